@@ -101,16 +101,18 @@ verify: $(READY)  ## Format, lint, types, import contracts, generated files; cha
 	cmp $(CRD) $(CHART_CRD) || (echo "run make generate"; false)
 	$(BIN)/python -m rljob_api.reference /dev/stdout | diff -u docs/api.md - || (echo "run make generate"; false)
 	$(BIN)/python -m rljob_api.conditions_reference /dev/stdout | diff -u docs/conditions.md - || (echo "run make generate"; false)
+	$(BIN)/python -m rljob_trainer.algorithms_reference /dev/stdout | diff -u docs/algorithms.md - || (echo "run make generate"; false)
 
 format: $(READY)  ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-generate: $(READY)  ## Write the CRD, also into the chart, the API reference and the table of conditions
+generate: $(READY)  ## Write the CRD, also into the chart, the API reference, the tables of conditions and of algorithms
 	$(BIN)/python -m rljob_api.crd
 	cp $(CRD) $(CHART_CRD)
 	$(BIN)/python -m rljob_api.reference
 	$(BIN)/python -m rljob_api.conditions_reference
+	$(BIN)/python -m rljob_trainer.algorithms_reference
 
 lock:  ## Write requirements/ for the dependencies of today's pyproject.toml files; upgrades nothing but ARGS="PACKAGE..." (or all)
 	tools/lock.sh $(LOCK_DATE) $(ARGS)

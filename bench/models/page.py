@@ -19,7 +19,8 @@ log-probabilities that transformers {transformers} computes for the same tokens,
 - **Refused**: the job ends before the first step, with the text of the note.
 - Every other architecture that `AutoModelForCausalLM` loads runs in engine `hf`. If its layers keep more than keys and
   values, the engine reads the whole context for each token, which is slow; the log then has `engine_without_cache`.
-- A model that scales, bounds or masks the logits of its output head is refused.
+- The trainer scales and bounds logits as `logit_scale`, `logits_scaling`, `lm_head_multiplier` and
+  `final_logit_softcapping` say. A model that changes its output head's logits in another way is refused.
 - The weight sync's probe and each step's own tokens are compared in every run. `EngineMismatch` ends a run that
   differs.
 

@@ -64,6 +64,12 @@ class Jobs:
     def delete(self, name: str = "job") -> None:
         self._api.delete_namespaced_custom_object(**RLJOB, namespace=self.namespace, name=name)
 
+    def delete_by_force(self, name: str = "job") -> None:
+        """Its finalizers too, as a person does who does not want to wait."""
+        where = {**RLJOB, "namespace": self.namespace, "name": name}
+        self.delete(name)
+        self._api.patch_namespaced_custom_object(**where, body={"metadata": {"finalizers": None}})
+
     def exists(self, name: str = "job") -> bool:
         try:
             self.get(name)

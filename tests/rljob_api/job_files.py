@@ -125,6 +125,14 @@ GOOD = (
         ("  rollout:", "  algorithm: {preset: rloo, kl: {controller: adaptive, target: 6}}\n  rollout:"),
     ),
     good("another loss", ("  rollout:", "  algorithm: {loss: dual_clip, clipRatio: 0.1, clipRatioC: 2}\n  rollout:")),
+    good(
+        "a loss with settings of its own",
+        ("  rollout:", "  algorithm: {preset: gspo, clipRatioLow: 0.001, positiveNllCoefficient: 0.1}\n  rollout:"),
+    ),
+    good(
+        "tokens chosen by covariance",
+        ("  rollout:", "  algorithm: {preset: dapo, loss: clip_cov, clipCovRatio: 0.001, clipCovLb: 0.5}\n  rollout:"),
+    ),
     good("supervised start", ("  rollout:", "  sft: {steps: 20, batchSize: 32}\n  rollout:")),
     good("supervised only", *SUPERVISED),
     good("a model from scratch", ("model: {path: Qwen/Qwen2.5-0.5B-Instruct}", SCRATCH)),

@@ -122,6 +122,24 @@ def asked(**given: Any) -> dict[str, Any]:
     return made | {"driver": made["driver"].model_copy(update={"stop_requested": NOW})}
 
 
+def zoned(own: str = "a", admitted: bool = True, **changes: Any) -> Manifest:
+    """Worker pods want zone a, and an admission check puts them into zone b. own: the zone of the template."""
+    template = {"spec": {"nodeSelector": {"zone": own}}}
+    base = queued_job(cluster={"nodes": 2, "worker": {"template": template}})
+    update = {"name": "trainer", "nodeSelector": {"zone": "b"}}
+    check = {"name": "capacity", "state": "Ready", "podSetUpdates": [update]}
+    return workload(admitted=admitted, base=base, **{"admissionChecks": [check]} | changes)
+
+
+def failed_to_start() -> Manifest:
+    found = zoned()
+    found["status"]["conditions"].append(told("Finished", "FailedToStart", "capacity contradicts the template"))
+    return found
+
+
+NO_QUEUE = told("QuotaReserved", "Misconfigured", "LocalQueue lab doesn't exist", holds=False)
+
+
 STARTS_NOTHING = {
     "no image": SETTINGS.model_copy(update={"trainer_image": None}),
     "the operator's namespace": SETTINGS.model_copy(
@@ -142,6 +160,9 @@ def in_queue() -> Iterator[tuple[str, Plan]]:
             admissionChecks=[{"name": "nodes", "state": "Pending", "message": "2 nodes are created"}],
         )
     )  # fmt: skip
+    yield "queued, its LocalQueue does not exist", plan_of(workload(NO_QUEUE))
+    yield "queued, no LocalQueue can have that name", plan_of(base=queued_job("Team_A"))
+    yield "queued, the new name of its queue cannot be one", plan_of(WAITING, base=queued_job("Team_A"))
     yield (
         "queued, deactivated",
         plan_of(workload(told("QuotaReserved", "Pending", "too often", holds=False), active=False)),
@@ -166,6 +187,8 @@ def admitted() -> Iterator[tuple[str, Plan]]:
     yield "admitted, a field of a newer API", plan_of(ADMITTED, base=replace(queued_job(), unread="spec.new: unknown"))
     yield "admitted, a spec that cannot be read", plan_of(ADMITTED, base=replace(queued_job(), read=None, problem="x"))
     yield "admitted, its flavor is unknown", decide(replace(seen(ADMITTED), cluster_wide={}))
+    yield "admitted, a check contradicts its template", plan_of(zoned(), phase="Queued")
+    yield "admitted, and finished for a contradiction", plan_of(failed_to_start(), phase="Queued")
     yield "admitted, its pods start", plan_of(ADMITTED, cluster=ray_cluster(1, provisioned=False), pods=PODS[:2])
     yield "admitted and running", plan_of(ADMITTED, **living())
     yield "admitted and running, Kueue knows", plan_of(READY, **living())

@@ -5,25 +5,31 @@ from typing import Any
 
 import pytest
 
+from rljob_api.conditions import Reason
 from rljob_operator import names
 from rljob_operator.kube.kinds import RESOURCE_FLAVOR, RLJOB, WORKLOAD, Key, Manifest, Ref
 from rljob_operator.observe.preemptor import by_name, preemptor_of
 from rljob_operator.plan import Plan
 from rljob_operator.render import UnknownFlavor, placements
+from rljob_operator.render.workload import priority_class
 from rljob_operator.runtime.store import Store
 from tests.rljob_operator.decisions import decide, living, phase
 from tests.rljob_operator.queues import (
     ADMITTED,
     CLUSTER_WIDE,
     NAME,
+    NO_QUEUE,
     PREEMPTED,
     READY,
+    WAITING,
     evicted,
+    failed_to_start,
     plan_of,
     queued_job,
     seen,
     told,
     workload,
+    zoned,
 )
 from tests.rljob_operator.snapshots import PODS, REWARDS, SERVED, UID, pod, ray_cluster
 
@@ -32,6 +38,12 @@ MODELS = [dict(each) for each in REWARDS["models"]]
 
 def made(plan: Plan, kind: str) -> Manifest:
     return next(each for each in (*plan.create, *plan.apply) if each["kind"] == kind)
+
+
+def ready(plan: Plan) -> tuple[str, str]:
+    """The reason and message of Ready."""
+    assert plan.status is not None
+    return next((each.reason, each.message) for each in plan.status.conditions if each.type == "Ready")
 
 
 def changed(plan: Plan) -> dict[str, Any]:
@@ -84,6 +96,58 @@ def test_an_admission_reaches_the_children_and_never_the_spec():
     assert worker["spec"]["schedulingGates"] == [{"name": names.TOPOLOGY_GATE}]
     assert (worker["metadata"]["labels"]["l"], worker["metadata"]["annotations"]["a"]) == ("1", "1")
     assert worker["metadata"]["annotations"][names.TOPOLOGY_ANNOTATION % "unconstrained"] == "true"
+
+
+def test_pods_that_would_contradict_their_template_are_not_created_and_the_quota_is_free():
+    plan = plan_of(zoned(), phase="Queued")
+    (patch,) = plan.patch
+    finished = next(each for each in changed(plan)["conditions"] if each["type"] == "Finished")
+    assert (plan.create, patch.frees, finished["reason"]) == ((), True, "FailedToStart")
+    for words in ("admission check capacity", "nodeSelector zone=b", "pods of trainer", "the pod template sets zone=a"):
+        assert words in finished["message"]
+    assert ready(plan)[0] == Reason.ADMISSION_CONFLICT
+    assert made(plan_of(zoned(own="b"), phase="Queued"), "RayCluster")
+
+    later = plan_of(failed_to_start(), phase="Queued")
+    assert (later.patch, later.delete, ready(later)) == ((), (), (Reason.ADMISSION_CONFLICT, finished_words()))
+    assert plan_of(failed_to_start(), base=queued_job("other"), phase="Queued").patch, "another queue: another Workload"
+    assert plan_of(failed_to_start(), base=queued_job(suspend=True), phase="Queued").patch
+
+
+def finished_words() -> str:
+    return str(failed_to_start()["status"]["conditions"][-1]["message"])
+
+
+@pytest.mark.parametrize(("found", "writes"), [(None, 0), (WAITING, 1)])
+def test_a_label_that_no_local_queue_can_be_called_asks_for_no_quota(found, writes):
+    """The Workload in the queue of an earlier label goes: first its finalizer."""
+    plan = plan_of(found, base=queued_job("Team_A"))
+    assert (plan.create, len(plan.patch)) == ((), writes)
+    assert ready(plan)[0] == Reason.QUEUE_NAME_INVALID
+    assert phase(plan_of(READY, base=queued_job("Team_A"), **living())) == "Running", "it counts with the next wait"
+
+
+def test_a_local_queue_that_does_not_exist_is_named():
+    reason, message = ready(plan_of(workload(NO_QUEUE)))
+    assert reason == Reason.QUEUE_MISSING
+    assert message.startswith("LocalQueue lab does not exist in namespace team. Create it,")
+
+
+def test_another_priority_class_is_followed_while_admission_checks_are_pending():
+    found = workload(told("QuotaReserved"), admission={"clusterQueue": "gpus", "podSetAssignments": []})
+    found["spec"] |= {"priorityClassRef": priority_class("calm"), "priority": 1}
+    (patch,) = plan_of(found, base=queued_job(priority="urgent")).patch
+    assert patch.change["spec"] == {"priorityClassRef": priority_class("urgent"), "priority": 1000}
+
+
+@pytest.mark.parametrize(("evicted_for", "written"), [
+    ("DeactivatedDueToRequeuingLimitExceeded", "Deactivated"), ("PodsReadyTimeout", "PodsReadyTimeout"),
+])  # fmt: skip
+def test_a_release_says_for_what_kueue_waits_in_the_words_that_kueue_compares(evicted_for, written):
+    conditions = {
+        each["type"]: each for each in changed(plan_of(evicted(evicted_for), phase="Suspending"))["conditions"]
+    }
+    assert (conditions["Requeued"]["status"], conditions["Requeued"]["reason"]) == ("False", written)
 
 
 def test_a_flavor_that_no_watch_has_reported_yet_places_nothing():

@@ -9,7 +9,7 @@ from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.clock import seconds
 from tests.rljob_operator.world.process import SETTINGS
-from tests.rljob_operator.world.user import KEY
+from tests.rljob_operator.world.user import KEY, QUEUED
 from tests.rljob_operator.world.world import World
 
 ANOTHERS = "x.y/z"
@@ -54,3 +54,44 @@ async def test_what_runs_goes_although_nobody_looked_before_the_time_to_do_so_wa
     assert await world.until(lambda: ANOTHERS in stories.ready(world))
     assert await world.until(lambda: not world.server.all(POD))
     assert world.server.find(RAY_CLUSTER, KEY) is None
+
+
+async def queued() -> World:
+    """A job with quota, whose pods take longer to end than the operator waits for them."""
+    world = await stories.born(1, **QUEUED)
+    world.nodes.patient = True
+    return world
+
+
+async def check_quota(world: World) -> None:
+    """Held while there are pods, then free."""
+    assert await world.until(lambda: world.user.job is None)
+    for _ in range(3):
+        await world.live()
+    assert world.server.all(POD)
+    assert world.kueue.holds(), "a pod without quota"
+    world.nodes.patient = False
+    assert await world.until(lambda: not world.kueue.workloads), "quota without pods"
+
+
+@in_jumping_loop
+async def test_a_deleted_job_that_goes_before_its_pods_leaves_them_their_quota() -> None:
+    world = await queued()
+    world.user.delete()
+    await check_quota(world)
+
+
+@in_jumping_loop
+async def test_the_quota_of_a_job_whose_finalizer_a_person_removes_is_free_after_its_last_pod() -> None:
+    world = await queued()
+    world.user.delete_by_force()
+    await check_quota(world)
+
+
+@in_jumping_loop
+async def test_quota_that_a_job_left_while_no_operator_ran_is_freed() -> None:
+    world = await queued()
+    await world.process.bury()
+    world.user.delete_by_force()
+    await world.start()
+    await check_quota(world)

@@ -154,6 +154,8 @@ async def test_any_trouble_with_quota_keeps_the_invariants_and_ends_well(
 
 
 SMALLER = ("another server at once", "a worker is failed", "a driver ends with 75")
+REGROUPED = (WELL, WELL, "another gang scheduler at once")
+"""The driver does not listen, so the RayCluster goes; the earlier PodGroup still has pods."""
 
 
 @drawn
@@ -163,6 +165,8 @@ SMALLER = ("another server at once", "a worker is failed", "a driver ends with 7
     born=st.sampled_from([{}, SERVED, QUEUED, QUEUED | SERVED, {"suspend": True}]),
 )  # fmt: skip
 @example(well=[WELL] * 2, schedule=SMALLER, prompt=True, scheduler="native", born=SERVED)
+@example(well=[WELL] * 2, schedule=REGROUPED, prompt=True, scheduler="volcano", born=SERVED)
+@example(well=[WELL] * 2, schedule=REGROUPED, prompt=True, scheduler="native", born={})
 @in_jumping_loop
 async def test_any_trouble_with_gangs_keeps_the_invariants_and_ends_well(
     well: list[Step], schedule: Sequence[Step], scheduler: str, born: Mapping[str, Any], prompt: bool

@@ -108,21 +108,34 @@ def several_turns(
     return Trajectory(ids, in_loss, -in_loss.astype(np.float32), sampled, turns)
 
 
-def bundle_of(trajectories: Sequence[Trajectory]) -> tuple[list[tuple[int, int]], list[Group]]:
-    """Each trajectory as a group of one episode: the last arguments of Rank.prepare."""
+def bundle_of(
+    trajectories: Sequence[Trajectory], rewards: Sequence[float] | None = None
+) -> tuple[list[tuple[int, int]], list[Group]]:
+    """Each trajectory as a group of one episode: the last arguments of Rank.prepare. rewards: 0 by default."""
     groups = []
     for index, trajectory in enumerate(trajectories):
         task = types.Task(f"0/{index}/0", [], trajectory.token_ids[: trajectory.prompt_tokens], "", {}, "")
-        groups.append(Group(task, (Episode(task.id, 0, (trajectory,)),)))
+        groups.append(Group(task, (Episode(task.id, 0, (trajectory,), reward=rewards[index] if rewards else 0.0),)))
     return [(0, index) for index in range(len(groups))], groups
 
 
 def plans_of(
-    trajectories: Sequence[Trajectory], ranks: int, token_budget: int, minibatches: int = 1
+    trajectories: Sequence[Trajectory],
+    ranks: int,
+    token_budget: int,
+    minibatches: int = 1,
+    rewards: Sequence[float] | None = None,
 ) -> tuple[list[RankPlan], list[BatchTotals]]:
     parts = [part.tolist() for part in np.array_split(np.arange(len(trajectories)), minibatches)]
     plans = plan_step([len(each.token_ids) for each in trajectories], parts, ranks, token_budget)
-    return plans, [BatchTotals(sum(trajectories[i].loss_tokens for i in part), len(part)) for part in parts]
+    tokens, positive = (
+        [each.loss_tokens for each in trajectories],
+        [r > 0 for r in rewards or [0.0] * len(trajectories)],
+    )
+    return plans, [
+        BatchTotals(sum(tokens[i] for i in part), len(part), sum(tokens[i] for i in part if positive[i]))
+        for part in parts
+    ]
 
 
 def random_advantages(trajectories: Sequence[Trajectory], seed: int = 0) -> list[np.ndarray]:

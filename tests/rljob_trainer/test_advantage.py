@@ -10,7 +10,8 @@ from rljob_api.v1alpha1.algorithm import Advantage
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch, uninformative_groups
 from rljob_trainer.errors import JobError, RewardError
 
-GROUP_ESTIMATORS: list[Advantage] = ["grpo", "dr_grpo", "rloo"]
+GROUP_ESTIMATORS: list[Advantage] = ["grpo", "dr_grpo", "rloo", "gpg", "maxrl"]
+"""Those that compare an episode with the unweighted mean of its group."""
 EVERY_ESTIMATOR: list[Advantage] = list(ADVANTAGES)
 
 
@@ -91,12 +92,38 @@ def test_reinforce_plus_plus_baseline_whitens_distances_from_the_group_mean():
     np.testing.assert_allclose(advantages, [1.341641] * 2 + [-1.788854] + [-0.223607] * 4, atol=2e-6)
 
 
+def test_opo_subtracts_the_mean_weighted_by_length():
+    # Group 0: (2 x 1 + 1 x 0 + 1 x 0) / 4 = 0.5. Group 1: (3 x 2 + 1 x 4) / 4 = 2.5.
+    advantages = ADVANTAGES["opo"](batch([1, 0, 0, 2, 4], groups=[0, 0, 0, 1, 1], lengths=[2, 1, 1, 3, 1]))
+    np.testing.assert_allclose(advantages, [0.5, 0.5, -0.5, -0.5, -0.5, -0.5, -0.5, 1.5], rtol=1e-6)
+
+
+def test_gpg_makes_up_for_groups_that_teach_nothing():
+    # Of 6 episodes 2 are in a group of equal rewards: alpha = 6 / 4. Distances from the mean: +-0.5, +-1.
+    advantages = ADVANTAGES["gpg"](batch([1, 0, 1, 1, 2, 4], groups=[0, 0, 1, 1, 2, 2]))
+    np.testing.assert_allclose(advantages, [0.75, -0.75, 0, 0, -1.5, 1.5], rtol=1e-6)
+
+
+def test_grpo_passk_credits_the_best_by_its_lead():
+    # Group 0: 4 - 1 = 3 over the deviation of (1, 4, 1), sqrt(3). Group 1: the best score occurs twice. Group 2: alone.
+    advantages = ADVANTAGES["grpo_passk"](batch([1, 4, 1, 1, 1, 0, 5], groups=[0, 0, 0, 1, 1, 1, 2]))
+    np.testing.assert_allclose(advantages, [0, 3 / np.sqrt(3), 0, 0, 0, 0, 0], rtol=1e-5)
+
+
+def test_maxrl_divides_by_the_group_s_mean():
+    # One success of four: mean 0.25, (1 - 0.25) / 0.25 = 3 = n - 1. Three of four: 0.25 / 0.75. No success: 0.
+    advantages = ADVANTAGES["maxrl"](batch([1, 0, 0, 0, 1, 1, 1, 0, 0, 0], groups=[0] * 4 + [1] * 4 + [2] * 2))
+    np.testing.assert_allclose(advantages, [3, -1, -1, -1, 1 / 3, 1 / 3, 1 / 3, -1, 0, 0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", EVERY_ESTIMATOR)
 def test_an_episode_without_tokens_counts_in_its_group_and_gets_no_advantage(name: Advantage):
     """As one that its environment ended before the policy said anything."""
     some = ADVANTAGES[name](batch([1, 7, 0], groups=[0, 0, 0], lengths=[2, 0, 1], penalties=[0.1, 0.2, 0.3]))
     assert some.shape == (3,)
-    if name in GROUP_ESTIMATORS:
+    if name == "grpo_passk":
+        assert not some.any(), "the episode without tokens had the best reward"
+    elif name in GROUP_ESTIMATORS:
         assert some.max() < 0, "the episode without tokens had the best reward"
     else:
         assert some.any()

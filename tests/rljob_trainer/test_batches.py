@@ -40,7 +40,10 @@ def test_trajectories_are_numbered_through_groups_and_episodes():
     assert batch.owners.tolist() == [0, 0, 1, 2, 3, 4, 5, 6]
     assert batch.groups.tolist() == [0, 0, 1, 1, 1, 2, 2]
     assert (batch.episodes, batch.tokens) == (7, 8 * 3 + 14)
-    assert batch.totals == [BatchTotals(tokens=12, trajectories=5), BatchTotals(tokens=2, trajectories=2)]
+    assert batch.totals == [
+        BatchTotals(tokens=12, trajectories=5, positive_tokens=5 + 2),
+        BatchTotals(tokens=2, trajectories=2, positive_tokens=2),
+    ]
     (plan,) = batch.plans
     assert [sorted(index for part in minibatch for index in part) for minibatch in plan.minibatches] == [
         [0, 1, 2, 3, 4, 5],

@@ -20,8 +20,8 @@ from rljob_api.resolve import ResolvedAlgorithm
 from rljob_api.v1alpha1.algorithm import Aggregation
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.losses.aggregation import token_weights
-from rljob_trainer.losses.entropy import entropy_from_logits
 from rljob_trainer.losses.kl import kl_estimate
+from rljob_trainer.losses.output_head import LogitTransform, score_tokens
 from rljob_trainer.losses.policy import LOSSES, LossTerms, PolicyBatch
 from rljob_trainer.losses.totals import BatchTotals
 from tests.rljob_trainer.checkpoint_support import make_spec
@@ -171,13 +171,19 @@ CASES = {
 }
 
 
+def entropy_of(logits: Tensor) -> Tensor:
+    """Of logits [T, V], as those of an output head that changes nothing."""
+    vocabulary, targets = logits.shape[1], torch.zeros(len(logits), dtype=torch.int64)
+    return score_tokens(logits, torch.eye(vocabulary), None, targets, 1.0, LogitTransform(), entropy_gradient=True)[1]
+
+
 def our_loss(
     model: nn.Module, rollout: Rollout, old: Tensor, reference: Tensor, advantages: Tensor, case: Case
 ) -> tuple[Tensor, LossTerms]:
     log_probs, logits = rollout.log_probs_and_logits(model)
     settings, lengths = case.ours, rollout.lengths
     terms = LOSSES[settings.loss](PolicyBatch(log_probs, advantages, old), settings)
-    per_token = terms.per_token - settings.entropy_coefficient * entropy_from_logits(logits)
+    per_token = terms.per_token - settings.entropy_coefficient * entropy_of(logits)
     if settings.kl.placement == "loss":
         per_token = per_token + settings.kl.coefficient * kl_estimate(settings.kl.estimator, log_probs, reference)
     totals = BatchTotals(tokens=int(lengths.sum()), trajectories=len(lengths))
@@ -290,7 +296,7 @@ def test_entropy_and_its_gradient_are_those_of_trl(trl: ModuleType):
     ours = (3 * torch.randn(300, 40, generator=torch.Generator().manual_seed(6))).requires_grad_()
     theirs = ours.detach().clone().requires_grad_()
     upstream = torch.randn(300, generator=torch.Generator().manual_seed(7))
-    entropy, expected = entropy_from_logits(ours), entropy_of_trl(theirs)
+    entropy, expected = entropy_of(ours), entropy_of_trl(theirs)
     entropy.backward(upstream)
     expected.backward(upstream)
     torch.testing.assert_close(entropy, expected)

@@ -147,3 +147,22 @@ def test_wrong_elements_name_who_sent_and_who_received(measured, source, ranks, 
     assert [(fault.ranks, fault.wrong, fault.bus) for fault in verdict.faults] == [(ranks, 4, None)]
     assert verdict.nodes == nodes
     assert all(f"pod-{node}" in explanation(verdict, found, members.shape, 0.0) for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "observers", "source", "blamed"),
+    [
+        (4, range(4), None, ()),  # one wrong part is in every sum
+        (4, (0, 1, 3), None, (0, 1, 3)),
+        (4, range(4), 2, (2,)),  # what rank 2 sent to others is wrong too
+        (1, range(1), None, (0,)),
+    ],
+)
+def test_sums_that_are_wrong_everywhere_blame_no_node_by_themselves(measured, nodes, observers, source, blamed) -> None:
+    shape = Shape(nodes, 1)
+    found = measured(Told(shape))
+    found.suspects = [Suspect(Operation.ALL_REDUCE, MIB, rank, None, 5) for rank in observers]
+    found.suspects += [Suspect(Operation.ALL_GATHER, MIB, rank, source, 5) for rank in (0, 1) if source is not None]
+    verdict = judge(found, shape, 0.0)
+    assert (verdict.wrong, sorted(verdict.nodes)) == (True, sorted(blamed))
+    assert ("check the fabric and its software" in explanation(verdict, found, shape, 0.0)) is not bool(blamed)

@@ -6,7 +6,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rljob_trainer.errors import JobError
-from rljob_trainer.rank import attention, forward
+from rljob_trainer.losses.output_head import function
+from rljob_trainer.rank import attention
 from rljob_trainer.rank.attention import CannotPack, packed_attention
 from rljob_trainer.rank.forward import Policy, score
 from rljob_trainer.rank.loading import empty_model
@@ -105,8 +106,7 @@ def test_one_temperature_is_a_number(folders):
 
 def test_logits_that_are_computed_in_parts_have_their_own_temperatures(folders, monkeypatch):
     policy, batch = policy_of(folders["qwen2"]), pack(TRAJECTORIES * 4, torch.device("cpu"))
-    monkeypatch.setattr(forward, "_LOGITS_KEPT", 0)
-    monkeypatch.setattr(forward, "_LOGITS_PER_CHUNK", 0)  # 128 rows at a time
+    monkeypatch.setattr(function, "_ELEMENTS", {"cpu": 0})  # 128 rows at a time
     assert batch.targets.numel() > 2 * 128
     log_probs, _ = score(policy, batch)
     torch.testing.assert_close(log_probs, one_by_one(folders["qwen2"])[0].repeat(4), rtol=0, atol=2e-5)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from transformers import DogeConfig, FalconH1Config, Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
+from transformers import DogeConfig, Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
 
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.local.preflight import check
@@ -31,8 +31,7 @@ FITS = {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTokens": 16}
     ("config", "engine", "field", "named"),
     [
         (Gemma3Config(), "hf", "spec.model.path", "multimodal"),
-        (GraniteConfig(logits_scaling=2.0), "hf", "spec.model.path", "logits_scaling"),
-        (FalconH1Config(lm_head_multiplier=0.5), "hf", "spec.model.path", "lm_head_multiplier"),
+        (LlamaConfig(logits_soft_cap=30.0), "hf", "spec.model.path", "logits_soft_cap"),
         (QUANTIZED, "hf", "spec.model.path", "quantized"),
         (LlamaConfig(max_position_embeddings=99), "hf", "spec.data.maxResponseTokens", "99"),
         (longrope(99), "hf", "spec.data.maxResponseTokens", "longrope"),
@@ -50,7 +49,7 @@ def test_what_is_not_computed_is_named(config, engine, field, named):
 
 @pytest.mark.parametrize("engine", ["hf", "vllm"])
 @pytest.mark.parametrize(
-    "config", [*CONFIGS.values(), longrope(100), rope("linear"), GraniteConfig(logits_scaling=1.0)]
+    "config", [*CONFIGS.values(), longrope(100), rope("linear"), GraniteConfig(logits_scaling=2.0)]
 )
 def test_what_is_computed_passes(config, engine):
     check_supported(config, make_spec(data=FITS, rollout={"engine": engine}))

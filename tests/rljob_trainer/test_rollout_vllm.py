@@ -107,7 +107,7 @@ def without_gpu_memory(engine, wanted):
 
 @pytest.mark.slow
 def test_memory_that_does_not_suffice_while_generating_names_the_field(engine):
-    with pytest.raises(JobError, match=r"^spec\.rollout\.gpuMemoryUtilization: .*maxResponseTokens"):
+    with pytest.raises(JobError, match=r"^spec\.rollout\.gpuMemoryUtilization: .* in the rollout .*weights "):
         engine.call(without_gpu_memory, requests(random_prompts(4), Sampling(4)))
 
 

@@ -64,6 +64,23 @@ class Reason(Word):
         "The label `kueue.x-k8s.io/priority-class` names a WorkloadPriorityClass that does not exist.",
         "Create it, or change the label.",
     )
+    QUEUE_NAME_INVALID = (
+        "QueueNameInvalid", ("Pending",),
+        "The label `kueue.x-k8s.io/queue-name` has a value that no LocalQueue can have as its name.",
+        "Change the label to the name of a LocalQueue of the job's namespace.",
+    )
+    QUEUE_MISSING = (
+        "QueueMissing", ("Queued",), "The job's namespace has no LocalQueue of the name in its label.",
+        "Create it, or change the label `kueue.x-k8s.io/queue-name`.",
+    )
+    ADMISSION_CONFLICT = (
+        "AdmissionConflict", ("Queued",),
+        (
+            "Kueue admitted the job, and an admission check, a flavor or Kueue itself sets a label, an annotation or a"
+            " node selector otherwise than a pod template. The quota is free again, and no pod was created."
+        ),
+        "Change the template that the message names while the job is suspended; or change the check or the queue.",
+    )
     QUEUED = (
         "Queued", ("Queued",), "The job waits in its queue; the message is the queue's own.",
         "Nothing, if the message names quota that others use. Otherwise check the LocalQueue and its ClusterQueue.",
@@ -71,7 +88,7 @@ class Reason(Word):
     DEACTIVATED = (
         "WorkloadDeactivated", ("Queued",),
         "The Workload's `spec.active` is false: a person or Kueue's limit for requeues deactivated it.",
-        "Set it to true, once what the message names is fixed.",
+        "Fix what the message names. Then set it to true, or suspend and resume the job.",
     )
     EVICTED = (
         "Evicted", ("Suspending", "Queued"),

@@ -42,7 +42,7 @@ class PreflightRecord(ApiModel):
     """passed and reason say whether the attempt may go on.
 
     bad_nodes explain all failed pairs, the most suspicious one first. If two nodes have one failed pair and nothing
-    tells them apart, both are listed.
+    tells them apart, both are listed. None is listed for sums that are wrong on every node.
     """
 
     passed: bool = Field(description="Whether every pair and collective passed, so that the attempt continues.")

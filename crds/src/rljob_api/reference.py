@@ -100,12 +100,23 @@ def _bounds(schema: Schema) -> str:
 
 
 def _presets() -> Iterator[str]:
-    presets = [preset for preset in get_args(Preset) if preset != "sft"]
-    columns = [_algorithm(preset) for preset in presets]
-    rows = [(f"`{field}`", *(column.get(field, "") for column in columns)) for field in GOVERNED]
-    yield "## Presets\n\nDefaults that a preset gives to fields of `spec.algorithm`. A field with an empty cell has no"
-    yield "effect with that preset. `sft` is supervised fine-tuning and reads none of them.\n"
-    yield table(("Field", *(f"`{preset}`" for preset in presets)), rows)
+    rows = [(f"`{preset}`", *_preset(_algorithm(preset))) for preset in get_args(Preset) if preset != "sft"]
+    yield "## Presets\n\nDefaults that a preset gives to fields of `spec.algorithm`. A field that a row does not name"
+    yield "is 0, false or without effect with that preset. `sft` is supervised fine-tuning and reads none of them."
+    yield "[algorithms.md](algorithms.md) says what each is for, and which paper its values come from.\n"
+    yield table(("Preset", *(f"`{field}`" for field in _COLUMNS), "other fields"), rows)
+
+
+_COLUMNS = ("advantage", "loss", "aggregation", "kl.placement")
+
+
+def _preset(fields: dict[str, str]) -> tuple[str, ...]:
+    others = [
+        f"`{name}` {fields[name]}"
+        for name in GOVERNED
+        if name not in _COLUMNS and fields.get(name, "0.0") not in ("0.0", "false")
+    ]
+    return (*(fields[name] for name in _COLUMNS), ", ".join(others))
 
 
 def _algorithm(preset: str) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """Resolves a spec: fills in every field for the driver and for `rljob show`."""
 
+from dataclasses import asdict
+
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
 from rljob_api.v1alpha1.cluster import Cluster
 from rljob_api.v1alpha1.model import FromScratch, Model
-from rljob_api.v1alpha1.presets import PRESETS
+from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rljob import RLJobSpec
 from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss
 
@@ -48,9 +50,17 @@ class ResolvedAlgorithm(Algorithm):
     clip_ratio_low: float
     clip_ratio_high: float
     clip_ratio_c: float
+    tau_pos: float
+    tau_neg: float
+    clip_cov_ratio: float
+    clip_cov_lb: float
+    clip_cov_ub: float
+    kl_cov_ratio: float
+    ppo_kl_coef: float
     gamma: float
     kl: ResolvedKl
     entropy_coefficient: float
+    positive_nll_coefficient: float
     dynamic_sampling: ResolvedDynamicSampling
 
 
@@ -111,12 +121,9 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         "advantage": row.advantage,
         "loss": row.loss,
         "aggregation": row.aggregation,
-        "clip_ratio": row.clip_ratio,
-        "clip_ratio_low": row.clip_ratio_low,
-        "clip_ratio_high": row.clip_ratio_high,
-        "clip_ratio_c": row.clip_ratio_c,
         "gamma": row.gamma,
         "entropy_coefficient": row.entropy_coefficient,
+        "positive_nll_coefficient": row.positive_nll_coefficient,
     }
     kl = {
         "placement": row.kl_placement,
@@ -130,6 +137,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
     written = algorithm.model_dump(exclude_none=True)
     return (
         preset
+        | asdict(LOSS_SETTINGS[algorithm.loss or row.loss])
         | written
         | {
             "kl": kl | written.get("kl", {}),

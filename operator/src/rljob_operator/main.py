@@ -33,7 +33,7 @@ from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import KubeError
-from rljob_operator.kube.kinds import RLJOB, Key, Kind, Manifest
+from rljob_operator.kube.kinds import RLJOB, WORKLOAD, Key, Kind, Manifest
 from rljob_operator.names import OUR_MANAGERS
 from rljob_operator.perform.performer import Performer
 from rljob_operator.reconcile import Reconciler
@@ -125,7 +125,7 @@ class Operator:
         if self.watchable.is_set() or time.monotonic() - begun > STALE_SECONDS:  # it waited for lease or key
             await _patiently(self._list)  # what happened since the first lists
         self.queue.start()
-        self.changed(set(self.store.all(RLJOB)))
+        self.changed({*self.store.all(RLJOB), *self.store.jobs_with(WORKLOAD)})
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_SECONDS):
                 await self.queue.caught_up()

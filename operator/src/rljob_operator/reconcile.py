@@ -8,13 +8,13 @@ from datetime import datetime
 
 import structlog
 
-from rljob_operator.decide import broken, decide, foreign, not_taken, refused
+from rljob_operator.decide import broken, decide, foreign, not_taken, quota_back, refused
 from rljob_operator.head.errors import HeadError
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube.errors import AlreadyExists, KubeError, NotFound, Unavailable
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.observe.facts import Facts, derive
-from rljob_operator.observe.gather import observe, utc_now
+from rljob_operator.observe.gather import abandoned, observe, utc_now
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.perform.performer import Performer, Refused
 from rljob_operator.plan import Plan
@@ -73,6 +73,7 @@ class Reconciler:
         if snapshot is None:
             self.memories.pop(key, None)
             self.heads.drop(key)
+            await self.performer.release(key, quota_back(abandoned(self.store, key)))
             return
         self._log_foreign(key, memory, snapshot)
         try:

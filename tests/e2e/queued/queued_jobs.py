@@ -27,9 +27,9 @@ class QueuedJobs(Jobs):
         for word, value in (("low", 1), ("high", 10)):
             self.queues.create_priority(word, value)
 
-    def queue(self, name: str = "job", priority: str | None = None, **spec: Any) -> None:
+    def queue(self, name: str = "job", priority: str | None = None, queue: str = "queue", **spec: Any) -> None:
         """A job in the queue."""
-        labels = {names.QUEUE_LABEL: "queue"}
+        labels = {names.QUEUE_LABEL: queue}
         labels |= {names.PRIORITY_LABEL: self.queues.full_name(priority)} if priority else {}
         document = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"labels": labels}}
         self.create_from(document | {"spec": {**SPEC, **spec}}, name)

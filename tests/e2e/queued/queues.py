@@ -38,6 +38,13 @@ class Queues:
         """A WorkloadPriorityClass."""
         return self._create_for_all("WorkloadPriorityClass", "workloadpriorityclasses", name, {}, value=value)
 
+    def create_check(self, name: str) -> None:
+        """An AdmissionCheck whose controller is ready."""
+        full = self._create_for_all("AdmissionCheck", "admissionchecks", name, {"controllerName": "test/played"})
+        active = {"type": "Active", "status": "True", "reason": "Played", "message": ""}
+        body = {"status": {"conditions": [active | {"lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
+        self.api.patch_cluster_custom_object_status(**KUEUE, plural="admissionchecks", name=full, body=body)
+
     def create(self, quota: Mapping[str, object], name: str = "queue", flavor: str | None = None, **spec: Any) -> None:
         """A ClusterQueue with one flavor, and its LocalQueue of that name here."""
         resources = [{"name": resource, "nominalQuota": str(amount)} for resource, amount in quota.items()]

@@ -48,3 +48,7 @@ def test_a_job_whose_pods_find_no_node_is_evicted_requeued_and_at_last_deactivat
     assert jobs.status()["workload"]["evictions"] >= 2, "it was requeued in between"
     assert jobs.is_queued()
     assert jobs.status().get("attempt", 0) == 0
+
+    evictions = jobs.status()["workload"]["evictions"]
+    jobs.activate(active=True)
+    eventually(lambda: jobs.status()["workload"]["evictions"] > evictions)  # so it was admitted again

@@ -137,7 +137,12 @@ def test_who_waits_may_change_queue_and_priority_be_suspended_and_be_deleted(hea
     jobs.label(**{names.PRIORITY_LABEL: jobs.queues.full_name("high")})
     eventually(lambda: jobs.workload()["spec"]["priority"] == 10)
     jobs.label(**{names.QUEUE_LABEL: "nowhere"})
-    eventually(lambda: "nowhere" in jobs.conditions()["Ready"][2] and jobs.status()["workload"]["queue"] == "nowhere")
+    eventually(lambda: jobs.conditions()["Ready"][1] == "QueueMissing")
+    assert "LocalQueue nowhere does not exist" in jobs.conditions()["Ready"][2]
+    jobs.label(**{names.QUEUE_LABEL: "No_Name"})
+    eventually(lambda: jobs.conditions()["Ready"][1] == "QueueNameInvalid" and jobs.workload() is None)
+    jobs.label(**{names.QUEUE_LABEL: "queue"})
+    eventually(lambda: jobs.workload() is not None and jobs.status()["workload"]["queue"] == "queue")
     jobs.patch(suspend=True)
     jobs.reaches("Suspended")
     eventually(lambda: jobs.workload() is None)
@@ -161,6 +166,17 @@ def test_a_job_that_is_deleted_or_suspended_gives_its_quota_to_the_next(heads, j
     jobs.patch("second", suspend=True)
     jobs.reaches("Starting", "third")
     assert jobs.status("second")["phase"] == "Suspended"
+
+
+def test_a_job_whose_finalizer_a_person_removes_gives_its_quota_to_the_next(heads, jobs):
+    for name in ("job", "second"):
+        heads.add(jobs.namespace, name)
+    jobs.queue()
+    runs(heads, jobs)
+    jobs.queue("second")
+    jobs.delete_by_force()
+    jobs.reaches("Starting", "second")
+    assert not jobs.pods_of("job")
 
 
 def test_a_job_that_may_start_with_fewer_pods_does_and_gives_back_servers_that_it_needs_no_more(heads, jobs):

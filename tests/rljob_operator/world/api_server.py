@@ -44,7 +44,7 @@ class Refusal(Exception):
 
 class ApiServer:
     """closed: namespaces in which the operator may do nothing, not even look. leaving: those that are being deleted.
-    absent: kinds that are not installed.
+    absent: kinds that are not installed. forced: uids of objects of which a person removed the finalizers.
     """
 
     def __init__(self) -> None:
@@ -54,6 +54,7 @@ class ApiServer:
         self.closed: set[str] = set()
         self.leaving: set[str] = set()
         self.absent: set[Kind] = set()
+        self.forced: set[str] = set()
         self._numbers = count(1)
         self._applied: dict[str, Manifest] = {}  # by uid
 

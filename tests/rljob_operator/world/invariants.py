@@ -67,10 +67,9 @@ class Invariants:
         assert len(clusters) <= 1, f"two clusters live: {clusters}"
 
     def _check_quota(self) -> None:
-        """A job with a queue has pods only while it holds quota, unless it was deleted so long ago that it goes."""
-        for job in self._server.all(RLJOB):
-            uid, metadata = job["metadata"]["uid"], job["metadata"]
-            if names.QUEUE_LABEL in metadata.get("labels", {}) and not _is_given_up(metadata):
+        """A job with a queue has pods only while it holds quota, also if it was deleted and has gone before them."""
+        for uid, job in self._jobs.items():
+            if names.QUEUE_LABEL in job["metadata"].get("labels", {}):
                 pods = [pod for pod in self._server.all(POD) if uid in map(self._makers.get, owners(pod))]
                 held = [each for each in self._server.all(WORKLOAD) if uid in owners(each) and holds_quota(each)]
                 assert held or not pods, f"{len(pods)} pods without quota"
@@ -123,7 +122,7 @@ class Invariants:
     def _check_gone(self, manifest: Manifest) -> None:
         """The finalizer waits for cluster and pods, but not for ever, and not for what no watch has told yet."""
         metadata = manifest["metadata"]
-        if _is_given_up(metadata) or self._streams.is_late():
+        if _is_given_up(metadata) or metadata["uid"] in self._server.forced or self._streams.is_late():
             return
         clusters = [each for each in self._server.all(RAY_CLUSTER) if metadata["uid"] in owners(each)]
         assert not clusters, "the job is gone, and its cluster is not"

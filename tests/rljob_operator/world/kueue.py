@@ -3,11 +3,14 @@
 from typing import Any
 
 from rljob_operator.kube.kinds import RESOURCE_FLAVOR, WORKLOAD, Key, Manifest
-from rljob_operator.observe.snapshot import condition_is, is_deleting
+from rljob_operator.observe.snapshot import condition_is, condition_of, is_deleting
 from tests.rljob_operator.world.api_server import ApiServer
 from tests.rljob_operator.world.clock import now, stamp
 
 FLAVOR = "spot"
+
+_TAKEN_BACK = ("Deactivated", "PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped", "LocalQueueStopped")
+"""Reasons of a Workload that is not requeued, after which Kueue itself requeues it later. It compares whole words."""
 
 
 class Kueue:
@@ -48,6 +51,11 @@ class Kueue:
         for each in self.workloads:
             self._server.patch(WORKLOAD, Key.of(each), {"spec": {"active": active}})
 
+    def give_up(self) -> None:
+        """After too many requeues."""
+        self.evict("DeactivatedDueToRequeuingLimitExceeded")
+        self.activate(active=False)
+
     def delete(self) -> None:
         """As a person does."""
         for each in self.workloads:
@@ -62,7 +70,8 @@ class Kueue:
 
     def _queue(self, workload: Manifest) -> None:
         if condition_is(workload, "Requeued", "False"):
-            self._say(workload, Requeued=(True, "BackoffFinished"))
+            if condition_of(workload, "Requeued")["reason"] in _TAKEN_BACK:
+                self._say(workload, Requeued=(True, "BackoffFinished"))
         elif self.open:
             assigned = [
                 {"name": each["name"], "count": each["count"], "flavors": {"cpu": FLAVOR}}

@@ -133,6 +133,7 @@ OF_KUEUE: dict[str, Act] = {
     **{
         f"Kueue evicts: {why}": partial(_evicted, why) for why in ("Preempted", "PodsReadyTimeout", "LocalQueueStopped")
     },
+    "Kueue gives the Workload up": lambda world: world.kueue.give_up(),
     "the Workload is deleted": lambda world: world.kueue.delete(),
     "the Workload is deactivated": lambda world: world.kueue.activate(active=False),
     "the Workload is activated": lambda world: world.kueue.activate(active=True),
@@ -171,6 +172,7 @@ HAPPENINGS: dict[str, Act] = {
     "shorter ttl": lambda world: world.user.change(ttlAfterFinished="0s"),
     "delete": lambda world: world.user.delete(),
     "delete in the foreground": lambda world: world.user.delete("Foreground"),
+    "delete by force": lambda world: world.user.delete_by_force(),
     "create": lambda world: world.user.create(),
     "the Secret is deleted": lambda world: world.trouble.secret_is_deleted(),
     "the cluster is deleted": lambda world: world.trouble.cluster_is_deleted(),

@@ -180,11 +180,16 @@ STORIES: dict[str, Story] = {
         1, lambda world: world.kueue.activate(active=False), until(stopped),
         lambda world: world.kueue.activate(active=True), "Succeeded",
     ),
+    "is given up by Kueue": _story(
+        1, lambda world: world.kueue.give_up(), until(stopped), lambda world: world.kueue.activate(active=True),
+        "Succeeded",
+    ),
     "loses its PodGroup and another pod": _story(1, UNGROUP, loses("worker", "failed"), fails(), "Succeeded"),
     "loses its PodGroup and its head": _story(1, UNGROUP, loses("head", "gone"), "Succeeded"),
     "has another gang": _story(1, SUSPEND, lambda world: world.user.another_scheduler(), RESUME, "Succeeded"),
     "is deleted": _story(1, deleted("Background"), GONE),
     "is deleted in the foreground": _story(1, deleted("Foreground"), GONE),
+    "is deleted by force": _story(1, lambda world: world.user.delete_by_force(), GONE),
     "is followed by another": _story(1, deleted("Background"), GONE, lambda world: world.user.create(), "Succeeded"),
     "waits for its first images": _story(no_image(SILENT, *names.ROLES), BACKS_OFF, PULLABLE, "Succeeded"),
     "waits for the image of another worker": _story(

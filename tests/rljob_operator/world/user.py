@@ -125,3 +125,10 @@ class User:
     def delete(self, propagation: str = "Background") -> None:
         if self.job is not None:
             self._server.delete(self.job, propagation=propagation)
+
+    def delete_by_force(self) -> None:
+        """Without waiting for whoever has a finalizer there."""
+        if self.job is not None:
+            self._server.forced.add(self.job["metadata"]["uid"])
+            self.delete()
+            self._server.patch(RLJOB, KEY, {"metadata": {"finalizers": None}})

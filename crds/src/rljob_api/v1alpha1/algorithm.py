@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel, Rule
-from rljob_api.v1alpha1.presets import PRESETS
+from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss, Preset
 
 __all__ = [
@@ -49,11 +49,33 @@ _PLACEMENT = governed("kl.placement", "kl_placement")
 _CONTROLLER = governed("kl.controller", "kl_controller")
 _DYNAMIC = governed("dynamicSampling.enabled", "dynamic_sampling_enabled")
 
+_TWO_SIDED: tuple[Loss, ...] = ("decoupled_clip", "gspo", "geo_mean", "cispo", "clip_cov", "dppo_tv", "dppo_kl")
+
+
+def _with_losses(*losses: Loss) -> tuple[str, str]:
+    """A field that these losses read."""
+    words = " or ".join(filter(None, (", ".join(losses[:-1]), losses[-1])))
+    return f"{_LOSS} in {list(losses)}", f"loss is {words}"
+
+
+def _set_or(field: str, default: float) -> str:
+    return f"(has(self.{field}) ? double(self.{field}) : {default:.1f})"
+
+
+_COVARIANCE = LOSS_SETTINGS["clip_cov"]
+
 EFFECTIVE = {
-    "clipRatio": (f"{_LOSS} != 'decoupled_clip'", "loss is clip or dual_clip"),
-    "clipRatioLow": (f"{_LOSS} == 'decoupled_clip'", "loss is decoupled_clip"),
-    "clipRatioHigh": (f"{_LOSS} == 'decoupled_clip'", "loss is decoupled_clip"),
-    "clipRatioC": (f"{_LOSS} == 'dual_clip'", "loss is dual_clip"),
+    "clipRatio": _with_losses("clip", "dual_clip"),
+    "clipRatioLow": _with_losses(*_TWO_SIDED),
+    "clipRatioHigh": _with_losses(*_TWO_SIDED),
+    "clipRatioC": _with_losses("dual_clip", "dppo_tv", "dppo_kl"),
+    "tauPos": _with_losses("sapo"),
+    "tauNeg": _with_losses("sapo"),
+    "clipCovRatio": _with_losses("clip_cov"),
+    "clipCovLb": _with_losses("clip_cov"),
+    "clipCovUb": _with_losses("clip_cov"),
+    "klCovRatio": _with_losses("kl_cov"),
+    "ppoKlCoef": _with_losses("kl_cov"),
     "gamma": (f"{_ADVANTAGE} == 'reinforce_plus_plus'", "advantage is reinforce_plus_plus"),
     "kl.estimator": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.coefficient": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
@@ -65,7 +87,15 @@ EFFECTIVE = {
 """When a field has an effect: as CEL over the algorithm, and as text."""
 
 GOVERNED = (
-    *("advantage", "loss", "aggregation", "entropyCoefficient", "kl.placement", "dynamicSampling.enabled"),
+    *(
+        "advantage",
+        "loss",
+        "aggregation",
+        "entropyCoefficient",
+        "positiveNllCoefficient",
+        "kl.placement",
+        "dynamicSampling.enabled",
+    ),
     *EFFECTIVE,
 )
 """The fields that a preset governs."""
@@ -133,21 +163,59 @@ class Algorithm(ApiModel):
         None,
         description="Clip range of the probability ratio: 1 - clipRatio to 1 + clipRatio (losses clip and dual_clip).",
     )
-    clip_ratio_low: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="Lower clip range of decoupled_clip."
+    clip_ratio_low: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description=(
+            "Lower clip range: the ratio stays above 1 - clipRatioLow (decoupled_clip, gspo, cispo, clip_cov), its"
+            " logarithm above -clipRatioLow (geo_mean), or the divergence downwards below it (dppo_tv, dppo_kl)."
+        ),
     )
     clip_ratio_high: Annotated[float, Field(gt=0, le=10)] | None = Field(
-        None, description="Upper clip range of decoupled_clip."
+        None,
+        description=(
+            "Upper clip range: the ratio stays below 1 + clipRatioHigh (decoupled_clip, gspo, cispo, clip_cov), its"
+            " logarithm below clipRatioHigh (geo_mean), or the divergence upwards below it (dppo_tv, dppo_kl)."
+        ),
     )
-    clip_ratio_c: Annotated[float, Field(gt=1, le=100)] | None = Field(
-        None, description="Upper bound of the ratio for negative advantages in dual_clip."
+    clip_ratio_c: Annotated[float, Field(gt=1, le=10000)] | None = Field(
+        None,
+        description=(
+            "Upper bound of the ratio for negative advantages in dual_clip, and of a token's weight in dppo_tv and"
+            " dppo_kl."
+        ),
     )
+    tau_pos: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="How fast sapo's gate closes for positive advantages; larger is faster."
+    )
+    tau_neg: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="How fast sapo's gate closes for the other advantages; larger is faster."
+    )
+    clip_cov_ratio: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Share of all tokens that clip_cov leaves out, at most."
+    )
+    clip_cov_lb: Annotated[float, Field(ge=-1000, le=1000)] | None = Field(
+        None, description="clip_cov leaves out only tokens with a covariance of log-probability and advantage above it."
+    )
+    clip_cov_ub: Annotated[float, Field(ge=-1000, le=1000)] | None = Field(
+        None, description="clip_cov leaves out only tokens with a covariance below it."
+    )
+    kl_cov_ratio: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Share of all tokens, those with the highest covariance, that kl_cov penalizes."
+    )
+    ppo_kl_coef: Annotated[float, Field(gt=0, le=100)] | None = Field(None, description="Weight of kl_cov's penalty.")
     gamma: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Discount of token rewards in reinforce_plus_plus."
     )
     kl: Kl = Field(default_factory=Kl, description="Penalty for leaving the reference model.")
     entropy_coefficient: Annotated[float, Field(ge=0, le=10)] | None = Field(
         None, description="Weight of the entropy bonus, which keeps the policy exploring."
+    )
+    positive_nll_coefficient: Annotated[float, Field(ge=0, le=10)] | None = Field(
+        None,
+        description=(
+            "Weight of -log p of the tokens of responses with a reward above 0, which is added to the loss (VAPO; 0.1"
+            " in its paper)."
+        ),
     )
     dynamic_sampling: DynamicSampling = Field(
         default_factory=DynamicSampling, description="Replacement of groups whose rewards are all equal."
@@ -161,6 +229,11 @@ class Algorithm(ApiModel):
                 field,
             )
             for field, (condition, words) in EFFECTIVE.items()
+        ),
+        Rule(
+            f"{_set_or('clipCovLb', _COVARIANCE.clip_cov_lb)} < {_set_or('clipCovUb', _COVARIANCE.clip_cov_ub)}",
+            "no covariance is above clipCovLb and below clipCovUb: set algorithm.clipCovUb above algorithm.clipCovLb",
+            "clipCovUb",
         ),
         Rule(
             f"{_CONTROLLER} != 'adaptive' || {_PLACEMENT} == 'reward'",

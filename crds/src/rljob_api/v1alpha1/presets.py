@@ -1,16 +1,4 @@
-"""The named algorithms, one row each: what `algorithm.preset` stands for until a field says otherwise.
-
-grpo: Shao et al. 2024 (https://arxiv.org/abs/2402.03300), equations 3 and 4: the mean of each response, k3 in the
-    loss. The coefficient is verl's default; the paper's own run took 0.04.
-dapo: Yu et al. 2025 (https://arxiv.org/abs/2503.14476), sections 2.3, 3.1 to 3.3 and 4.1: clip 0.2 and 0.28, the mean
-    over tokens, dynamic sampling, no KL.
-dr_grpo: Liu et al. 2025 (https://arxiv.org/abs/2503.20783), section 3.2: no division by the standard deviation or by
-    the response's length, no KL.
-rloo: Ahmadian et al. 2024 (https://arxiv.org/abs/2402.14740): leave-one-out baseline, KL in the reward.
-reinforce_plus_plus, and its baseline form: Hu et al. 2025 (https://arxiv.org/abs/2501.03262): k1 in each token's reward
-    and normalisation over the batch; the baseline form subtracts the group's mean and takes k2 in the loss.
-dual_clip's bound of 3: Ye et al. 2020 (https://arxiv.org/abs/1912.09729).
-"""
+"""The named algorithms, one row each: what `algorithm.preset` stands for until a field says otherwise."""
 
 from dataclasses import dataclass
 
@@ -18,16 +6,62 @@ from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEst
 
 
 @dataclass(frozen=True)
-class PresetRow:
-    """Values of the fields that a preset governs; names and units as in `v1alpha1.algorithm`."""
+class LossSettings:
+    """Values of the fields that a loss reads, until the spec sets them; names and units as in `v1alpha1.algorithm`."""
 
-    advantage: Advantage = "grpo"
-    loss: Loss = "clip"
-    aggregation: Aggregation = "token_mean"
     clip_ratio: float = 0.2
     clip_ratio_low: float = 0.2
     clip_ratio_high: float = 0.28
     clip_ratio_c: float = 3.0
+    tau_pos: float = 1.0
+    tau_neg: float = 1.05
+    clip_cov_ratio: float = 0.0002
+    clip_cov_lb: float = 1.0
+    clip_cov_ub: float = 5.0
+    kl_cov_ratio: float = 0.002
+    ppo_kl_coef: float = 1.0
+
+
+LOSS_SETTINGS: dict[Loss, LossSettings] = {
+    "clip": LossSettings(),
+    "dual_clip": LossSettings(),
+    "decoupled_clip": LossSettings(),
+    "gspo": LossSettings(clip_ratio_low=3e-4, clip_ratio_high=4e-4),
+    "geo_mean": LossSettings(clip_ratio_low=0.4, clip_ratio_high=0.4),
+    "cispo": LossSettings(clip_ratio_low=1.0, clip_ratio_high=4.0),
+    "sapo": LossSettings(),
+    "clip_cov": LossSettings(clip_ratio_low=1.0, clip_ratio_high=1.0),
+    "kl_cov": LossSettings(),
+    "gpg": LossSettings(),
+    "dppo_tv": LossSettings(clip_ratio_low=0.15, clip_ratio_high=0.15, clip_ratio_c=20.0),
+    "dppo_kl": LossSettings(clip_ratio_low=0.05, clip_ratio_high=0.05, clip_ratio_c=20.0),
+    "topr": LossSettings(),
+}
+"""clip 0.2: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, table 3.
+dual_clip's bound of 3: Ye et al. 2020, https://arxiv.org/abs/1912.09729.
+decoupled_clip: Yu et al. 2025, https://arxiv.org/abs/2503.14476, section 4.1.
+gspo: Zheng et al. 2025, https://arxiv.org/abs/2507.18071, section 5.1.
+geo_mean: Zhao et al. 2025, https://arxiv.org/abs/2507.20673: ratios from e^-0.4 to e^0.4.
+cispo: no lower bound, as MiniMax 2025, https://arxiv.org/abs/2506.13585; weights up to 5, as Khatri et al. 2025,
+    https://arxiv.org/abs/2510.13786.
+sapo: Gao et al. 2025, https://arxiv.org/abs/2511.20347.
+clip_cov, kl_cov: Cui et al. 2025, https://arxiv.org/abs/2505.22617, for a model of 7B; PPO's own range is wide.
+dppo: Qi et al. 2026, https://arxiv.org/abs/2602.04879, and verl's examples.
+"""
+
+
+@dataclass(frozen=True)
+class PresetRow:
+    """Values of the fields that a preset governs; names and units as in `v1alpha1.algorithm`.
+
+    paper: which the values come from. use: what the preset is for.
+    """
+
+    paper: str
+    use: str
+    advantage: Advantage = "grpo"
+    loss: Loss = "clip"
+    aggregation: Aggregation = "token_mean"
     gamma: float = 1.0
     kl_placement: KlPlacement = "none"
     kl_estimator: KlEstimator = "k3"
@@ -36,21 +70,122 @@ class PresetRow:
     kl_target: float = 0.1
     kl_horizon: int = 10_000
     entropy_coefficient: float = 0.0
+    positive_nll_coefficient: float = 0.0
     dynamic_sampling_enabled: bool = False
     dynamic_sampling_max_rounds: int = 4
 
 
 PRESETS: dict[Preset, PresetRow] = {
-    "grpo": PresetRow(aggregation="sequence_mean", kl_placement="loss"),
-    "dapo": PresetRow(loss="decoupled_clip", dynamic_sampling_enabled=True),
-    "dr_grpo": PresetRow(advantage="dr_grpo", aggregation="dr_grpo"),
-    "rloo": PresetRow(advantage="rloo", kl_placement="reward", kl_estimator="k1", kl_coefficient=0.01),
+    "grpo": PresetRow(
+        paper="Shao et al. 2024, DeepSeekMath, equations 3 and 4: https://arxiv.org/abs/2402.03300. The coefficient is"
+        " verl's default; the paper's own run took 0.04",
+        use="the first choice, and the one that most published runs compare with",
+        aggregation="sequence_mean",
+        kl_placement="loss",
+    ),
+    "dapo": PresetRow(
+        paper="Yu et al. 2025, DAPO, sections 2.3, 3.1 to 3.3 and 4.1: https://arxiv.org/abs/2503.14476",
+        use="long reasoning from verifiable rewards: groups that teach nothing are sampled again, entropy stays higher",
+        loss="decoupled_clip",
+        dynamic_sampling_enabled=True,
+    ),
+    "dr_grpo": PresetRow(
+        paper="Liu et al. 2025, Understanding R1-Zero-Like Training, section 3.2: https://arxiv.org/abs/2503.20783",
+        use="if GRPO makes wrong responses longer and longer",
+        advantage="dr_grpo",
+        aggregation="dr_grpo",
+    ),
+    "rloo": PresetRow(
+        paper="Ahmadian et al. 2024, Back to Basics: https://arxiv.org/abs/2402.14740",
+        use="rewards of a reward model, with the KL penalty as part of the reward",
+        advantage="rloo",
+        kl_placement="reward",
+        kl_estimator="k1",
+        kl_coefficient=0.01,
+    ),
     "reinforce_plus_plus": PresetRow(
-        advantage="reinforce_plus_plus", kl_placement="reward", kl_estimator="k1", kl_coefficient=0.01
+        paper="Hu et al. 2025, REINFORCE++: https://arxiv.org/abs/2501.03262",
+        use="one response a prompt, or prompts whose rewards have one scale",
+        advantage="reinforce_plus_plus",
+        kl_placement="reward",
+        kl_estimator="k1",
+        kl_coefficient=0.01,
     ),
     "reinforce_plus_plus_baseline": PresetRow(
-        advantage="reinforce_plus_plus_baseline", kl_placement="loss", kl_estimator="k2"
+        paper="Hu et al. 2025, REINFORCE++: https://arxiv.org/abs/2501.03262",
+        use="several responses a prompt, without GRPO's division by the group's deviation",
+        advantage="reinforce_plus_plus_baseline",
+        kl_placement="loss",
+        kl_estimator="k2",
     ),
-    "sft": PresetRow(),
+    "gspo": PresetRow(
+        paper="Zheng et al. 2025, Group Sequence Policy Optimization, section 5.1: https://arxiv.org/abs/2507.18071",
+        use="mixture-of-experts models, and several updates a step on long responses",
+        loss="gspo",
+        aggregation="sequence_mean",
+    ),
+    "gmpo": PresetRow(
+        paper="Zhao et al. 2025, Geometric-Mean Policy Optimization: https://arxiv.org/abs/2507.20673",
+        use="if single tokens make the gradient's norm jump",
+        loss="geo_mean",
+        aggregation="sequence_mean",
+    ),
+    "cispo": PresetRow(
+        paper="MiniMax 2025, MiniMax-M1: https://arxiv.org/abs/2506.13585; Khatri et al. 2025, ScaleRL:"
+        " https://arxiv.org/abs/2510.13786 for the bound of the weights",
+        use="many updates a step, or stale samples; no token loses its gradient",
+        loss="cispo",
+    ),
+    "sapo": PresetRow(
+        paper="Gao et al. 2025, Soft Adaptive Policy Optimization: https://arxiv.org/abs/2511.20347",
+        use="a soft trust region in place of clipping",
+        loss="sapo",
+        aggregation="sequence_mean",
+    ),
+    "clip_cov": PresetRow(
+        paper="Cui et al. 2025, The Entropy Mechanism: https://arxiv.org/abs/2505.22617",
+        use="if entropy collapses in the first hundred steps",
+        loss="clip_cov",
+    ),
+    "kl_cov": PresetRow(
+        paper="Cui et al. 2025, The Entropy Mechanism: https://arxiv.org/abs/2505.22617",
+        use="as clip_cov; steadier in the paper's longer runs",
+        loss="kl_cov",
+    ),
+    "dppo": PresetRow(
+        paper="Qi et al. 2026, Rethinking the Trust Region in LLM Reinforcement Learning:"
+        " https://arxiv.org/abs/2602.04879; aggregation of verl's example",
+        use="a trust region by probability instead of ratio; rare tokens keep their gradient",
+        advantage="dr_grpo",
+        loss="dppo_tv",
+        aggregation="dr_grpo",
+    ),
+    "topr": PresetRow(
+        paper="Le Roux et al. 2025, Tapered Off-Policy REINFORCE: https://arxiv.org/abs/2503.14286",
+        use="many updates on the same, mostly wrong responses",
+        advantage="dr_grpo",
+        loss="topr",
+        aggregation="dr_grpo",
+    ),
+    "gpg": PresetRow(
+        paper="Chu et al. 2025, Group Policy Gradient: https://arxiv.org/abs/2504.02546",
+        use="the plainest policy gradient, with one update a step",
+        advantage="gpg",
+        loss="gpg",
+    ),
+    "opo": PresetRow(
+        paper="Hao et al. 2025, On-Policy RL with Optimal Reward Baseline: https://arxiv.org/abs/2505.23585",
+        use="exactly on-policy training, one update a step, with responses of very different lengths",
+        advantage="opo",
+    ),
+    "maxrl": PresetRow(
+        paper="Tajwar et al. 2026, Maximum Likelihood Reinforcement Learning: https://arxiv.org/abs/2602.02710",
+        use="many samples a prompt, with hard prompts that are rarely solved",
+        advantage="maxrl",
+    ),
+    "sft": PresetRow(
+        paper="Ouyang et al. 2022, InstructGPT: https://arxiv.org/abs/2203.02155",
+        use="supervised fine-tuning; it runs none of the other columns",
+    ),
 }
-"""sft runs none of these; its row only completes the resolved spec."""
+"""One row each. A field that a row leaves out has PresetRow's default, and what its loss reads is in LOSS_SETTINGS."""

@@ -2,9 +2,18 @@
 
 from typing import Literal
 
-Preset = Literal["grpo", "dapo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "sft"]
-Advantage = Literal["grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"]
-Loss = Literal["clip", "dual_clip", "decoupled_clip"]
+Preset = Literal[
+    "grpo", "dapo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "gmpo", "cispo",
+    "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "sft",
+]  # fmt: skip
+Advantage = Literal[
+    "grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk",
+    "maxrl",
+]  # fmt: skip
+Loss = Literal[
+    "clip", "dual_clip", "decoupled_clip", "gspo", "geo_mean", "cispo", "sapo", "clip_cov", "kl_cov", "gpg", "dppo_tv",
+    "dppo_kl", "topr",
+]  # fmt: skip
 Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
 KlPlacement = Literal["none", "loss", "reward"]
 KlEstimator = Literal["k1", "k2", "k3"]

@@ -10,13 +10,13 @@ from typing import Final
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.decide.dispatching import dispatching
-from rljob_operator.decide.ending import deletion, leftovers, others_finalizers, retirement, unreadable
+from rljob_operator.decide.ending import deletion, leftovers, others_finalizers, quota_back, retirement, unreadable
 from rljob_operator.decide.events import events
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unread
 from rljob_operator.decide.ganging import ganged, pod_group_leaves, scheduler_missing
 from rljob_operator.decide.images import unusable
 from rljob_operator.decide.leaving import leaving
-from rljob_operator.decide.queueing import queueing, upkeep
+from rljob_operator.decide.queueing import queue_name, queueing
 from rljob_operator.decide.recovering import backoff, replacement
 from rljob_operator.decide.refusals import broken, not_taken, refused
 from rljob_operator.decide.running import pending, running, unheard
@@ -24,6 +24,7 @@ from rljob_operator.decide.serving import served
 from rljob_operator.decide.starting import attempt, ray_cluster, reward_models, submission, unstartable
 from rljob_operator.decide.status import kept_back, next_status
 from rljob_operator.decide.stopping import deadline_left, stopping
+from rljob_operator.decide.upkeep import upkeep
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import RAY_CLUSTER, VOLUME_CLAIM, Manifest, Ref
 from rljob_operator.observe.facts import Facts
@@ -32,7 +33,7 @@ from rljob_operator.plan import CHARGED, OTHER, Plan, Step
 from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
 
-__all__ = ["broken", "decide", "foreign", "not_taken", "refused"]
+__all__ = ["broken", "decide", "foreign", "not_taken", "quota_back", "refused"]
 
 Gate = Callable[[Facts, Settings], Step | None]
 
@@ -45,6 +46,7 @@ GATES: Final[tuple[Gate, ...]] = (
     stopping,
     unstartable,
     scheduler_missing,
+    queue_name,
     queueing,
     unusable,
     ended,
@@ -68,8 +70,8 @@ def decide(facts: Facts, settings: Settings) -> Plan:
     """What to do for this job now. Asked again after that was done, it asks for nothing."""
     job = facts.job
     if job.manager == names.MULTIKUEUE and (job.queue is not None or facts.workload.found is not None):
-        found = dispatching(facts, settings)
-        return found if isinstance(found, Plan) else _planned(facts, settings, replace(found, deployed=False))
+        sent = dispatching(facts, settings)
+        return sent if isinstance(sent, Plan) else _planned(facts, settings, replace(sent, deployed=False))
     if job.manager not in names.OUR_MANAGERS or foreign(job, settings):
         return Plan()
     step = next((found for gate in GATES if (found := gate(facts, settings))), None) or running(facts, settings)

@@ -9,9 +9,10 @@ from datetime import datetime
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
+from rljob_operator.decide.asking import in_queue
 from rljob_operator.decide.ending import deletion, replaced
 from rljob_operator.decide.judging import over
-from rljob_operator.decide.queueing import has_quota, in_queue
+from rljob_operator.decide.queueing import has_quota, queue_name
 from rljob_operator.decide.serving import RUNS
 from rljob_operator.decide.starting import unstartable
 from rljob_operator.observe.facts import Facts
@@ -37,7 +38,9 @@ def dispatching(facts: Facts, settings: Settings) -> Step | Plan:
         return _suspended(facts)
     if state is WorkloadState.EVICTED:
         return _evicted(facts)
-    return Plan() if has_quota(facts) else unstartable(facts, settings) or in_queue(facts, settings) or Plan()
+    if has_quota(facts):
+        return Plan()
+    return unstartable(facts, settings) or queue_name(facts, settings) or in_queue(facts, settings) or Plan()
 
 
 def _suspended(facts: Facts) -> Step:

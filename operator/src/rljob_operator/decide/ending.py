@@ -1,6 +1,6 @@
 """Gates of jobs that are over, deleted or finished, and of those that this operator cannot read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_operator import names
 from rljob_operator.job import Job
-from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, WORKLOAD, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, WORKLOAD, Manifest, Ref
 from rljob_operator.observe.cluster import ClusterState
 from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.leaving import lost_pods
@@ -42,7 +42,7 @@ def deletion(facts: Facts, settings: Settings) -> Step | None:
     step = replace(step, deployed=False, delete=tuple(what_runs(seen)))
     if not gone and left > 0:
         return replace(step, again_in=left)
-    held = quota_back(seen, frees=gone)  # Kueue does not free it by itself
+    held = quota_back(_workloads(seen)) if gone else ()  # what has not ended keeps its quota when the job has gone
     return replace(step, patch=held) if held else replace(step, finalizer=False)
 
 
@@ -56,10 +56,13 @@ def replaced(facts: Facts) -> dict[str, Any]:
     return {} if facts.workload.state is WorkloadState.DELETING else {"delete": (Ref.of(found),)}
 
 
-def quota_back(seen: Snapshot, *, frees: bool = True) -> tuple[Patch, ...]:
-    """Take the finalizer from the job's Workloads. frees: False if pods may be left, on nodes that are lost."""
-    patches = (patch for each in seen.children.get(WORKLOAD, {}).values() for patch in unheld(each))
-    return tuple(replace(each, frees=frees) for each in patches)
+def quota_back(workloads: Iterable[Manifest]) -> tuple[Patch, ...]:
+    """Take the finalizer from Workloads of a job that has no pods. Kueue does not do it."""
+    return tuple(patch for each in workloads for patch in unheld(each))
+
+
+def _workloads(seen: Snapshot) -> Iterable[Manifest]:
+    return seen.children.get(WORKLOAD, {}).values()
 
 
 def others_finalizers(job: Job) -> list[str]:
@@ -129,7 +132,7 @@ def leftovers(facts: Facts, _settings: Settings) -> Step | None:
     named = f"{foreign[0]['kind']} {foreign[0]['metadata']['name']}"
     message = f"Waiting for Kubernetes to remove {named}, which an earlier job of this name left"
     phase = facts.job.status.phase
-    freed = quota_back(facts.seen) if nothing_runs(facts.seen) else ()
+    freed = quota_back(_workloads(facts.seen)) if nothing_runs(facts.seen) else ()
     return Step(phase, Reason.WAITING_FOR_REMOVAL, message, deployed=False, patch=freed, again_in=LEFTOVERS_SECONDS)
 
 

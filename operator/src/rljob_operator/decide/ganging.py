@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.decide.ending import is_idle, nothing_runs, replaced, servers
+from rljob_operator.decide.ending import is_idle, nothing_runs, pods_left, replaced, servers
 from rljob_operator.decide.recovering import WAIT_SECONDS
 from rljob_operator.decide.serving import RUNS
 from rljob_operator.kube.kinds import POD_GROUPS, Kind, Manifest, Ref
@@ -41,15 +41,21 @@ def scheduler_missing(facts: Facts, _settings: Settings) -> Step | None:
 
 def pod_group_leaves(facts: Facts, settings: Settings) -> Step | None:
     """No pod is created beside a PodGroup that goes: its scheduler could place the pod alone. Reward models go too: the
-    PodGroup of Kubernetes stays as long as a pod names it.
+    PodGroup of Kubernetes stays as long as a pod names it. One of an earlier spec.gang.scheduler goes after its pods.
     """
-    found = _found(facts)
-    if found is None or facts.cluster.exists or not (is_deleting(found) or _excess(facts, settings, found)):
+    if facts.cluster.exists:
         return None
-    going = () if is_deleting(found) else (Ref.of(found),)
-    message = f"Waiting for the previous PodGroup {found['metadata']['name']} to be deleted"
-    going = (*going, *servers(facts.seen))
-    return Step("Pending", Reason.WAITING_FOR_REMOVAL, message, delete=going, again_in=LOOK_SECONDS)
+    found, seen = _found(facts), facts.seen
+    if found is not None and (is_deleting(found) or _excess(facts, settings, found)):
+        going = () if is_deleting(found) else (Ref.of(found),)
+        message = f"Waiting for the previous PodGroup {found['metadata']['name']} to be deleted"
+    elif any(Ref.of(each).kind != _kind(facts) and not is_deleting(each) for each in seen.pod_groups):
+        going, first = (), "" if nothing_runs(seen) else f"{pods_left(seen)} to end, and then for "
+        message = f"Waiting for {first}the PodGroup of the earlier spec.gang.scheduler to be deleted"
+    else:
+        return None
+    delete = (*going, *servers(seen))
+    return Step("Pending", Reason.WAITING_FOR_REMOVAL, message, delete=delete, again_in=LOOK_SECONDS)
 
 
 def is_too_large(facts: Facts, settings: Settings) -> bool:

@@ -15,6 +15,8 @@ from rljob_operator.observe.nodes import node_of
 _NAMED = 3
 """Pairs that a message names."""
 
+_NO_NODE = "no node, so none is excluded; check the fabric and its software"
+
 
 def excluded_nodes(facts: Facts) -> dict[str, Any]:
     """Changes of the status after a failed attempt. A node that is excluded already stays as it is."""
@@ -41,7 +43,7 @@ def preflight_condition(facts: Facts) -> tuple[bool, str, str] | None:
     more = len(record.pairs) - _NAMED
     named += f"; {more} more" if more > 0 else ""
     blamed = dict.fromkeys(node_of(facts.seen, each.host, each.address) or each.host for each in record.bad_nodes)
-    return False, _reason(record), f"Failed pairs: {named}; blamed: {', '.join(blamed) or 'no node'}"
+    return False, _reason(record), f"Failed pairs: {named}; blamed: {', '.join(blamed) or _NO_NODE}"
 
 
 def _record(facts: Facts) -> PreflightRecord | None:

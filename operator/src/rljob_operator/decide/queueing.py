@@ -7,27 +7,27 @@ no pods ────────────────────> Queued ─
                                                                      (stopping.py)
 """
 
+import re
 from typing import Any
 
 from rljob_api.conditions import Aspect, Reason
 from rljob_operator import names
+from rljob_operator.decide.asking import LOOK_SECONDS, in_queue, unplaced
 from rljob_operator.decide.ending import is_idle, replaced
 from rljob_operator.decide.judging import over, settled
 from rljob_operator.decide.recovering import WAIT_SECONDS
-from rljob_operator.decide.starting import unmergeable
-from rljob_operator.kube.kinds import WORKLOAD_PRIORITY_CLASS, Key, Manifest
+from rljob_operator.kube.kinds import Manifest
 from rljob_operator.observe.facts import Facts
-from rljob_operator.observe.nodes import excluded
 from rljob_operator.observe.snapshot import annotation, controller_of, is_deleting
 from rljob_operator.observe.workload import WorkloadState
-from rljob_operator.plan import Patch, Step
-from rljob_operator.render import CannotMerge, UnknownFlavor, placements, spec_digest, workload_of
+from rljob_operator.plan import Step
+from rljob_operator.render import spec_digest
 from rljob_operator.render.placement import avoiding
-from rljob_operator.render.workload import adopted, prioritized, released, reported, updated
+from rljob_operator.render.workload import adopted, released
 from rljob_operator.settings import Settings
 
-LOOK_SECONDS = 1.0
-"""Between two looks at a Workload that is on its way out."""
+_LOCAL_QUEUE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""Names that a LocalQueue may have. A label may hold others: upper case, underscores."""
 
 _BY_KUEUE = (
     Aspect.PREEMPTED,
@@ -110,6 +110,18 @@ def requeued(facts: Facts, reason: Reason, why: str) -> Step:
     return Step("Queued", reason, why, changes, again_in=LOOK_SECONDS, **freed)
 
 
+def queue_name(facts: Facts, _settings: Settings) -> Step | None:
+    """A label that no LocalQueue can have as its name asks for no quota: the API server would refuse the Workload."""
+    queue = facts.job.queue
+    if queue is None or _LOCAL_QUEUE.fullmatch(queue) or has_quota(facts) or not is_idle(facts):
+        return None
+    message = (
+        f"The label {names.QUEUE_LABEL} has the value {queue}, which no LocalQueue can have as its name: names consist"
+        " of lower-case letters, digits, '-' and '.'. Change the label to the name of a LocalQueue of this namespace"
+    )
+    return Step("Pending", Reason.QUEUE_NAME_INVALID, message, again_in=WAIT_SECONDS, **replaced(facts))
+
+
 def queueing(facts: Facts, settings: Settings) -> Step | None:
     """Where the job waits in its queue."""
     state = facts.workload.state
@@ -119,120 +131,7 @@ def queueing(facts: Facts, settings: Settings) -> Step | None:
         message = f"Workload {facts.job.workload} of MultiKueue is taken over"
         return Step("Queued", Reason.QUEUED, message, patch=adopted(found, facts.job))
     if has_quota(facts):
-        return _unplaced(facts)
+        return unplaced(facts)
     if state is WorkloadState.NOT_QUEUED or not is_idle(facts):
         return None
     return in_queue(facts, settings)
-
-
-def in_queue(facts: Facts, settings: Settings) -> Step | None:
-    """What a job without quota does. None if it may not be asked for."""
-    state = facts.workload.state
-    if state is WorkloadState.NO_KUEUE:
-        message = (
-            f"The label {names.QUEUE_LABEL} names LocalQueue {facts.job.queue}, and the operator cannot read"
-            " workloads of kueue.x-k8s.io/v1beta2. Install Kueue and set kueue.enabled in the operator's chart, or"
-            " remove the label"
-        )
-        return Step("Pending", Reason.KUEUE_MISSING, message, again_in=WAIT_SECONDS)
-    if state not in (WorkloadState.ABSENT, WorkloadState.WAITING):
-        message = "The Workload is replaced" if facts.job.queue else "The Workload is deleted"
-        return Step("Queued", Reason.QUEUED, message, again_in=LOOK_SECONDS, **replaced(facts))
-    if facts.job.prebuilt is not None:
-        return _of_multikueue(facts)
-    return _asked(facts, settings)
-
-
-def _of_multikueue(facts: Facts) -> Step:
-    """Kueue alone creates and changes the Workload of a copy."""
-    if (found := facts.workload.found) is not None:
-        return _waiting(facts, found, ())
-    message = f"Waiting for Workload {facts.job.workload}, which MultiKueue creates"
-    return Step("Queued", Reason.QUEUED, message, again_in=WAIT_SECONDS)
-
-
-def _asked(facts: Facts, settings: Settings) -> Step | None:
-    job, found = facts.job, facts.workload.found
-    queue, image = job.queue or facts.workload.queue, job.spec.cluster.image or settings.trainer_image
-    if image is None or queue is None:
-        return None  # an earlier gate says what is missing
-    priority = _priority(facts)
-    if priority is None:
-        message = (
-            f"The label {names.PRIORITY_LABEL} names WorkloadPriorityClass {job.priority_class}, which does not exist"
-        )
-        return Step("Queued" if found else "Pending", Reason.PRIORITY_CLASS_MISSING, message, again_in=WAIT_SECONDS)
-    try:
-        wanted = workload_of(job, queue, image, settings, priority)
-    except CannotMerge as error:
-        return unmergeable(facts, error)
-    if found is None:
-        return Step("Queued", Reason.QUEUED, f"Waiting for LocalQueue {queue}", create=(wanted,), again_in=LOOK_SECONDS)
-    # Without quota it follows the job: another queue, another priority, more servers.
-    return _waiting(facts, found, () if facts.workload.admission else updated(found, wanted))
-
-
-def _waiting(facts: Facts, found: Manifest, patch: tuple[Patch, ...]) -> Step:
-    work = facts.workload
-    said = work.message or "Kueue has not reported on the Workload; check that it runs"
-    if work.is_active:
-        avoided = f"; {words}" if (words := excluded(facts.job)) else ""
-        return Step("Queued", Reason.QUEUED, f"LocalQueue {work.queue}: {said}{avoided}", patch=patch)
-    name = found["metadata"]["name"]
-    message = f"Workload {name} is deactivated: {said}. Set its spec.active to true to queue the job again"
-    return Step("Queued", Reason.DEACTIVATED, message, patch=patch)
-
-
-def _priority(facts: Facts) -> int | None:
-    """None if the job's WorkloadPriorityClass does not exist."""
-    name = facts.job.priority_class
-    if name is None:
-        return 0
-    found = facts.seen.cluster_wide.get(WORKLOAD_PRIORITY_CLASS, {}).get(Key("", name))
-    return None if found is None else int(found.get("value", 0))
-
-
-def _unplaced(facts: Facts) -> Step | None:
-    """The watch of a ResourceFlavor may be late. What runs already has its place."""
-    if facts.workload.found is None or facts.cluster.exists:
-        return None
-    try:
-        placements(facts.workload.found, facts.seen.flavors)
-    except UnknownFlavor as error:
-        return Step("Queued", Reason.QUEUED, f"{error}", again_in=WAIT_SECONDS)
-    return None
-
-
-def upkeep(facts: Facts, step: Step) -> tuple[Patch, ...]:
-    """What Kueue has to know of an admitted job, beside what a gate decided."""
-    job, found = facts.job, facts.workload.found
-    if found is None or job.problem is not None or step.phase not in ("Starting", "Running", "Recovering"):
-        return ()
-    if not has_quota(facts):
-        return ()
-    priority = _priority(facts)
-    if (
-        job.priority_class is not None
-        and job.prebuilt is None
-        and priority is not None
-        and (patch := prioritized(found, job.priority_class, priority))
-    ):
-        return patch
-    ready = facts.cluster.is_ready and not facts.servers.missing
-    return reported(found, facts.now, ready=ready, reclaimable=_reclaimable(facts, found))
-
-
-def _reclaimable(facts: Facts, found: Manifest) -> dict[str, int]:
-    """Pods that the job does not need, by group, since Kueue admitted it: of a reward model that got fewer replicas, or
-    worker pods that the batch cannot use. They have ended.
-    """
-    spec, counts = facts.job.spec, facts.workload.counts
-    needed = {names.TRAINER_GROUP: max(spec.cluster.nodes, len(facts.seen.pods_of(names.WORKER)))}
-    for model in spec.rewards.served:
-        needed[names.reward_group(model.name)] = max(model.replicas, len(facts.seen.servers_of(model.name)))
-    back = {each["name"]: int(each["count"]) for each in found["status"].get("reclaimablePods", ())}
-    for each in found["spec"]["podSets"]:
-        name, whole = each["name"], int(each["count"])
-        if (least := needed.get(name, whole)) < counts.get(name, 0):
-            back[name] = whole - least
-    return back

@@ -3,12 +3,25 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 
 from rljob_operator import names
 from rljob_operator.head.heads import Heads
 from rljob_operator.head.report import Heard
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.kinds import CHILD_KINDS, CLUSTER_WIDE, POD, RLJOB, VOLUME_CLAIM, WORKLOAD, Key, Kind, Manifest
+from rljob_operator.kube.kinds import (
+    CHILD_KINDS,
+    CLUSTER_WIDE,
+    DEPLOYMENT,
+    POD,
+    RAY_CLUSTER,
+    RLJOB,
+    VOLUME_CLAIM,
+    WORKLOAD,
+    Key,
+    Kind,
+    Manifest,
+)
 from rljob_operator.observe.cluster import HEAD_READY
 from rljob_operator.observe.preemptor import preemptor_of
 from rljob_operator.observe.snapshot import Snapshot, condition_is, controller_of, is_deleting, label, role_of
@@ -44,6 +57,17 @@ async def observe(
     return replace(
         seen, now=clock(), head=heard.head, status_written=written, silent=heard.silent, unauthorized=heard.unauthorized
     )
+
+
+def abandoned(store: Store, job: Key) -> list[Manifest]:
+    """The Workloads of a job that has gone, for example because a person removed its finalizer. None while pods, or
+    what creates them, are left: their quota is in use.
+    """
+    makers = (each for kind in (RAY_CLUSTER, DEPLOYMENT) for each in store.children(kind, job))
+    pods = (pod for pod in store.children(POD, job) if role_of(pod) in names.ROLES)
+    if job.namespace in store.unreadable or any(True for _ in chain(makers, pods)):
+        return []
+    return [each for each in store.children(WORKLOAD, job) if is_ours(WORKLOAD, each, job)]
 
 
 def is_ours(kind: Kind, child: Manifest, job: Key) -> bool:

@@ -34,7 +34,8 @@ class WorkloadState(Enum):
 class Workload:
     """found: as the API server has it; None if there is none.
 
-    reason, message: Kueue's own, of an eviction or of the wait; empty if it gives none. The message names a preemptor.
+    reason, message: Kueue's own, of the wait, an eviction or the end; empty if it gives none. The message names a
+    preemptor.
     """
 
     state: WorkloadState
@@ -99,11 +100,15 @@ def derive_workload(snapshot: Snapshot) -> Workload:
         without = WorkloadState.NO_KUEUE if WORKLOAD in snapshot.missing else WorkloadState.ABSENT
         return Workload(WorkloadState.NOT_QUEUED if queue is None else without)
     state = _state(found, queue)
-    said = condition_of(found, "Evicted" if state is WorkloadState.EVICTED else "QuotaReserved")
+    said = condition_of(found, _SAID.get(state, "QuotaReserved"))
     message = by_name(said.get("message", ""), snapshot.preemptor)
     if state is WorkloadState.WAITING and condition_is(found, "QuotaReserved"):
         message = "; ".join(_checks(found)) or message
     return Workload(state, found, said.get("reason", ""), message)
+
+
+_SAID = {WorkloadState.EVICTED: "Evicted", WorkloadState.FINISHED: "Finished"}
+"""The condition whose reason and message count."""
 
 
 def _state(found: Manifest, queue: str | None) -> WorkloadState:

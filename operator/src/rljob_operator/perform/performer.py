@@ -7,7 +7,7 @@ finalizer, deletions, freed quota ──> what pods need, all of it at once ─�
                                    what Kueue has to know besides <────────┘
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from rljob_operator.head.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
-from rljob_operator.kube.kinds import POD, RLJOB, Kind, Manifest
+from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind, Manifest
 from rljob_operator.observe.leaving import SOON_SECONDS
 from rljob_operator.observe.snapshot import Snapshot, role_of
 from rljob_operator.perform.children import Children
@@ -53,13 +53,20 @@ class Performer:
         with refusals(version, Forbidden, Unavailable):
             await self._delete(snapshot, plan)
         with refusals(version, Invalid, Forbidden, Unavailable):
-            await self._change(job, [patch for patch in plan.patch if patch.frees])
+            await self._change(job.ref.key, [patch for patch in plan.patch if patch.frees])
         with refusals(version, Invalid, Forbidden, AlreadyExists, NotFound, Unavailable):
             await self._children.make(snapshot, plan, lambda *fields: self._post_ignored(job, *fields))
         await self._call_head(job, plan, version)
         if plan.written is not None:
             await self._post(job, plan.events, await self._write_status(job, version, plan.written))
-        await self._change(job, [patch for patch in plan.patch if not patch.frees])  # it keeps nothing waiting
+        await self._change(job.ref.key, [patch for patch in plan.patch if not patch.frees])  # it keeps nothing waiting
+
+    async def release(self, job: Key, patches: Sequence[Patch]) -> None:
+        """Free the quota of a job that has gone. Raises KubeErrors. Nothing if the API server has the job: its watch
+        is late.
+        """
+        if patches and not (await self._kube.list(RLJOB, job.namespace, name=job.name)).items:
+            await self._change(job, patches)
 
     async def _delete(self, snapshot: Snapshot, plan: Plan) -> None:
         """Short grace periods come first: a node keeps to the first that it hears, for example from their owner's."""
@@ -68,7 +75,7 @@ class Performer:
                 await self._kube.delete(ref, grace_period)
                 self._store.goes(ref, snapshot.now)
 
-    async def _change(self, job: Job, patches: Iterable[Patch]) -> None:
+    async def _change(self, job: Key, patches: Iterable[Patch]) -> None:
         """Raises Conflict if quota would be freed too early: a pod's watch may be late, and Kueue gives quota away at
         once.
         """
@@ -78,7 +85,7 @@ class Performer:
             changed = await self._kube.patch(patch.ref, patch.version, patch.change, patch.subresource)
             self._seen(patch.ref.kind, changed)
 
-    async def _pods(self, job: Job) -> list[Manifest]:
+    async def _pods(self, job: Key) -> list[Manifest]:
         found = await self._kube.list(POD, job.namespace, f"{names.JOB_LABEL}={job.name}")
         ours = [pod for pod in found.items if role_of(pod) in names.ROLES]
         for pod in ours:

@@ -1,6 +1,6 @@
 """Where pods may go, and which scheduler places them: one argument of the renderers, for queues and gangs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,46 @@ def placements(workload: Manifest, flavors: Mapping[Key, Manifest]) -> Placement
     """What Kueue decided for each group of an admitted job. flavors: ResourceFlavors. Raises UnknownFlavor."""
     assigned = workload["status"]["admission"]["podSetAssignments"]
     return {each["name"]: _placement(workload, each, flavors) for each in assigned}
+
+
+_CONTRADICTED = ("labels", "annotations", "nodeSelector")
+
+
+def contradiction(workload: Manifest, flavors: Mapping[Key, Manifest]) -> str | None:
+    """The first label, annotation or node selector that an admission sets otherwise than the pod template, or twice.
+    None if there is none. Kueue starts no job of its own integrations then. Raises UnknownFlavor.
+    """
+    templates = {each["name"]: each["template"] for each in workload["spec"]["podSets"]}
+    for assigned in workload["status"]["admission"]["podSetAssignments"]:
+        said: dict[tuple[str, str], tuple[str, str]] = {}  # value, and who says so
+        for source, given in _sources(workload, assigned, templates[assigned["name"]], flavors):
+            for name, key, value in _entries(given):
+                before, other = said.setdefault((name, key), (value, source))
+                if before != value:
+                    where = f"pods of {assigned['name']}"
+                    return f"{source} sets {name} {key}={value} for {where}, and {other} sets {key}={before}"
+    return None
+
+
+def _sources(
+    workload: Manifest, assigned: Manifest, template: Manifest, flavors: Mapping[Key, Manifest]
+) -> Iterator[tuple[str, Manifest]]:
+    """Who has a say in the pods of one group, and what each says."""
+    name = assigned["name"]
+    yield "the pod template", {**template.get("metadata", {}), "nodeSelector": template["spec"].get("nodeSelector")}
+    for flavor in dict.fromkeys(assigned.get("flavors", {}).values()):
+        yield f"ResourceFlavor {flavor}", {"nodeSelector": _flavor(flavors, flavor).get("nodeLabels")}
+    for check in workload["status"].get("admissionChecks", ()):
+        for update in check.get("podSetUpdates", ()):
+            if update["name"] == name:
+                yield f"admission check {check['name']}", update
+    gated = assigned.get("topologyAssignment") is not None
+    yield "Kueue", {"labels": _labels(workload, name), "annotations": _annotations(workload, name, gated=gated)}
+
+
+def _entries(given: Manifest) -> Iterator[tuple[str, str, str]]:
+    for name in _CONTRADICTED:
+        yield from ((name, key, value) for key, value in (given.get(name) or {}).items())
 
 
 def _placement(workload: Manifest, assigned: Manifest, flavors: Mapping[Key, Manifest]) -> Placement:

@@ -23,6 +23,11 @@ MESSAGE = 32_768
 _REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
 """Evictions after which the job may be admitted again at once. After others Kueue waits: for a backoff, or a person."""
 
+_DEACTIVATED = "Deactivated"
+
+FAILED_TO_START = "FailedToStart"
+"""Kueue's reason for a Workload that is Finished because its pods cannot be what its admission says."""
+
 
 def workload(job: Job, queue: str, pods: list[Group], priority: int) -> Manifest:
     """pods: the groups. Raises CannotMerge."""
@@ -98,7 +103,9 @@ def prioritized(found: Manifest, name: str, priority: int) -> tuple[Patch, ...]:
 def released(found: Manifest, now: datetime) -> tuple[Patch, ...]:
     """Kueue gets the quota of an evicted job back."""
     evicted = _conditions(found).get("Evicted", {})
-    reason, message = evicted.get("reason", "Deactivated"), evicted.get("message", "The workload is deactivated")
+    reason, message = evicted.get("reason", _DEACTIVATED), evicted.get("message", "The workload is deactivated")
+    # Kueue writes DeactivatedDueToCAUSE, and takes a Workload back that is active again only with the bare word.
+    reason = _DEACTIVATED if reason.startswith(_DEACTIVATED) else reason
     rows = [
         ("QuotaReserved", False, "Pending", message),
         ("Admitted", False, "NoReservation", "The workload has no reservation"),
@@ -130,7 +137,7 @@ def reported(found: Manifest, now: datetime, *, ready: bool, reclaimable: dict[s
 
 
 def finished(found: Manifest, now: datetime, phase: str, message: str) -> tuple[Patch, ...]:
-    """phase: Succeeded or Failed. Kueue takes the quota back."""
+    """phase: Succeeded or Failed, or why it cannot start. Kueue takes the quota back."""
     if _conditions(found).get("Finished", {}).get("status") == "True":
         return ()
     return _freeing(_status(found, now, [("Finished", True, phase, message)]))

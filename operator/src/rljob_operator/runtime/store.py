@@ -62,6 +62,10 @@ class Store:
     def children(self, kind: Kind, job: Key) -> list[Manifest]:
         return list(self._shelf(kind).children.get(job, {}).values())
 
+    def jobs_with(self, kind: Kind) -> set[Key]:
+        """RLJobs, also those that have gone, of which there are children of the kind."""
+        return set(self._shelf(kind).children)
+
     def put(self, kind: Kind, manifest: Manifest) -> set[Key]:
         shelf, key = self._shelf(kind), Key.of(manifest)
         if _version(manifest) <= shelf.known_until(key):

@@ -9,8 +9,12 @@ from collections.abc import Callable, Mapping
 from rljob_api.v1alpha1.algorithm import Advantage
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.dr_grpo import dr_grpo
+from rljob_trainer.advantage.gpg import gpg
 from rljob_trainer.advantage.grpo import grpo
+from rljob_trainer.advantage.grpo_passk import grpo_passk
 from rljob_trainer.advantage.informative import uninformative_groups
+from rljob_trainer.advantage.maxrl import maxrl
+from rljob_trainer.advantage.opo import opo
 from rljob_trainer.advantage.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from rljob_trainer.advantage.rloo import rloo
@@ -25,6 +29,10 @@ ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
     "rloo": rloo,
     "reinforce_plus_plus": reinforce_plus_plus,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "opo": opo,
+    "gpg": gpg,
+    "grpo_passk": grpo_passk,
+    "maxrl": maxrl,
 }
 
 __all__ = ["ADVANTAGES", "AdvantageBatch", "AdvantageEstimator", "uninformative_groups"]

@@ -11,6 +11,8 @@ def dr_grpo(batch: AdvantageBatch) -> Floats:
     s_i is the reward minus the episode's summed KL penalty. The aggregation dr_grpo has the paper's constant divisor of
     the loss.
 
+    Use it if prompts that are nearly always or never solved get too much weight.
+
     Liu et al. 2025, Understanding R1-Zero-Like Training, section 3.2: https://arxiv.org/abs/2503.20783
     """
     return batch.spread(group_statistics(batch.scores(), batch.groups).centered)

@@ -15,6 +15,8 @@ def grpo(batch: AdvantageBatch) -> Floats:
     s_i is the reward minus the episode's summed KL penalty; std divides by size - 1, as in verl and TRL. With the KL in
     the reward, penalties alone rank a group with equal rewards, however small they are: prefer the KL in the loss.
 
+    Use it as the first choice with several responses a prompt.
+
     Shao et al. 2024, DeepSeekMath, section 4.1.2: https://arxiv.org/abs/2402.03300
     """
     group = group_statistics(batch.scores(), batch.groups)

@@ -12,6 +12,8 @@ def reinforce_plus_plus(batch: AdvantageBatch) -> Floats:
 
     The token reward r_t is minus the token's KL penalty, plus the outcome reward for the last token.
 
+    Use it with one response a prompt, or if rewards of all prompts have one scale.
+
     Hu et al. 2025, REINFORCE++, section 3: https://arxiv.org/abs/2501.03262
     """
     return whiten(discounted_returns(batch)).astype(np.float32)

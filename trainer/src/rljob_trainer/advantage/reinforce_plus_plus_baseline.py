@@ -13,6 +13,8 @@ def reinforce_plus_plus_baseline(batch: AdvantageBatch) -> Floats:
     s_i is the reward minus the summed KL penalty of the token's episode i, without discount. The mean over tokens is
     not 0, because long episodes have more tokens.
 
+    Use it if groups are small, so that their own standard deviation is noise.
+
     Hu et al. 2025, REINFORCE++, section 3: https://arxiv.org/abs/2501.03262
     """
     centered = group_statistics(batch.scores(), batch.groups).centered

@@ -13,6 +13,8 @@ def rloo(batch: AdvantageBatch) -> Floats:
     s_i is the reward minus the episode's summed KL penalty. Computed as (s_i - mean(s)) n / (n - 1), which is equal; 0
     in a group of one.
 
+    Use it as dr_grpo; its baseline leaves the response itself out, so that the gradient is unbiased.
+
     Ahmadian et al. 2024, Back to Basics, section 3.4: https://arxiv.org/abs/2402.14740
     """
     group = group_statistics(batch.scores(), batch.groups)

@@ -15,8 +15,9 @@ def built_with(attention: str, build: Callable[[str | None], PreTrainedModel]) -
 
 
 def use_transformers_attention(model: PreTrainedModel) -> None:
-    """sdpa, or eager for an architecture that sdpa cannot compute."""
+    """sdpa, or eager for an architecture that sdpa cannot compute: it has no bound of attention's logits (Gemma 2)."""
+    bounded = getattr(model.config, "attn_logit_softcapping", None) is not None
     try:
-        model.set_attn_implementation("sdpa")
+        model.set_attn_implementation("eager" if bounded else "sdpa")
     except ValueError:
         model.set_attn_implementation("eager")

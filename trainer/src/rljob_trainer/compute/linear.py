@@ -38,6 +38,11 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return _product(states, weight, bias)
 
 
+def outer(left: Tensor, right: Tensor) -> Tensor:
+    """left.T @ right: [T, N], [T, K] -> [N, K]; without gradient."""
+    return _outer(left, right) if _for_onednn(left, right) else left.t() @ right
+
+
 def _for_onednn(states: Tensor, weight: Tensor) -> bool:
     return (
         states.device.type == "cpu"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from rljob_trainer.compute.out_of_memory import Remedies, Remedy
 from rljob_trainer.engines.engine import EngineSettings, RolloutEngine
 from rljob_trainer.errors import JobError
 from rljob_trainer.weights.probe import ProbeSize
@@ -19,7 +18,6 @@ class EngineKind:
         missing.
     preflight: raises JobError, with the remedy, if a library is missing; imports none.
     probe: one token from the prompt, one from its cache and in a KV block of its own. Every step pays for the probe.
-    remedies: what to do if memory does not suffice to generate.
     argument_errors: an error for each of `spec.rollout.engineArguments` that it does not take.
     reads_saved_names: whether it takes weights as a checkpoint names them; else as transformers' modules do.
     """
@@ -27,7 +25,6 @@ class EngineKind:
     factory: Callable[[str], Callable[[EngineSettings], RolloutEngine]]
     preflight: Callable[[], None]
     probe: ProbeSize
-    remedies: Remedies
     argument_errors: Callable[[Mapping[str, Any]], Iterator[JobError]]
     reads_saved_names: bool
 
@@ -76,16 +73,11 @@ def _vllm_missing(reason: str) -> JobError:
     )
 
 
-_HOST = Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens, or give the engine more memory")
-
 ENGINES: Mapping[str, EngineKind] = {
     "hf": EngineKind(
         factory=_hf,
         preflight=lambda: None,
         probe=ProbeSize(length=24, tokens=2),
-        remedies=Remedies(
-            gpu=Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens"), host=_HOST
-        ),
         argument_errors=_no_arguments,
         reads_saved_names=False,
     ),
@@ -93,12 +85,6 @@ ENGINES: Mapping[str, EngineKind] = {
         factory=_vllm,
         preflight=_find_vllm,
         probe=ProbeSize(length=96, tokens=2),  # 3 KV blocks of 32 tokens on a CPU, 6 of 16 on a GPU
-        remedies=Remedies(
-            gpu=Remedy(
-                "spec.rollout.gpuMemoryUtilization", "lower it, or lower data.maxResponseTokens or rollout.maxNumSeqs"
-            ),
-            host=_HOST,
-        ),
         argument_errors=_vllm_arguments,
         reads_saved_names=True,
     ),

@@ -11,7 +11,7 @@ from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.metrics import all_rewards
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.plan import RankPlan, plan_step
-from rljob_trainer.types import Floats, GroupSummary, Trajectory
+from rljob_trainer.types import Bools, Floats, GroupSummary, Trajectory
 
 Indexes = NDArray[np.int64]
 
@@ -55,7 +55,8 @@ def batch_of_groups(groups: Sequence[GroupSummary], spec: ResolvedSpec) -> StepB
     minibatches = [np.flatnonzero(part_of == part) for part in range(-(-len(groups) // size))]
     lengths = np.array([tokens for group in groups for tokens in group.tokens])
     loss_tokens = np.array([tokens for group in groups for tokens in group.loss_tokens])
-    return _batch(minibatches, group_of, owners, lengths, loss_tokens, spec)
+    positive = (all_rewards(groups) > 0)[owners]
+    return _batch(minibatches, group_of, owners, lengths, loss_tokens, positive, spec)
 
 
 def batch_of_rows(rows: Sequence[Trajectory], spec: ResolvedSpec) -> StepBatch:
@@ -63,17 +64,22 @@ def batch_of_rows(rows: Sequence[Trajectory], spec: ResolvedSpec) -> StepBatch:
     lengths = np.array([len(row.token_ids) for row in rows])
     loss_tokens = np.array([row.loss_tokens for row in rows])
     every = np.arange(len(rows))
-    return _batch([every], every, every, lengths, loss_tokens, spec)
+    return _batch([every], every, every, lengths, loss_tokens, np.zeros(len(rows), np.bool_), spec)
 
 
 def _batch(
     minibatches: list[Indexes], groups: Indexes, owners: Indexes, lengths: Indexes, loss_tokens: Indexes,
-    spec: ResolvedSpec,
+    positive: Bools, spec: ResolvedSpec,
 ) -> StepBatch:  # fmt: skip
+    """positive: [N], trajectories of episodes with a reward above 0."""
     parts = [minibatch.tolist() for minibatch in minibatches]
     plans = plan_step(lengths.tolist(), parts, spec.ranks, spec.actor.tokens_per_micro_batch)
     totals = [
-        BatchTotals(tokens=int(loss_tokens[part].sum()), trajectories=int((loss_tokens[part] > 0).sum()))
+        BatchTotals(
+            tokens=int(loss_tokens[part].sum()),
+            trajectories=int((loss_tokens[part] > 0).sum()),
+            positive_tokens=int(loss_tokens[part][positive[part]].sum()),
+        )
         for part in minibatches
     ]
     return StepBatch(plans, totals, groups, owners, lengths, loss_tokens)

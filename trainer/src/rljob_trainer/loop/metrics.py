@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import Updated
@@ -96,6 +97,8 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
     importance = sum((part.importance for part in parts), start=ImportanceSums()).finish()
     metrics = supervised_metrics(parts, learning_rate) | {
         names.ACTOR_CLIP_FRACTION: sum(part.sums.clipped for part in parts) / _tokens(parts),
+        names.ACTOR_DRIFT: sum(part.sums.drift for part in parts) / _tokens(parts),
+        names.ACTOR_COVARIANCE: sum((part.sums.covariance for part in parts), start=CovarianceSums()).covariance(),
         names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.effective_sample_size,
     }
     if importance.mean_difference is not None and importance.max_difference is not None:

@@ -29,7 +29,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """faults: worst first. nodes: numbers of those to blame, most suspicious first; more than one if it is unclear.
+    """faults: worst first. nodes: numbers of those to blame, most suspicious first; more than one if it is unclear, and
+    none if the faults do not tell nodes apart.
 
     hung: whether a collective of all ranks did not end, although every pair did.
     """
@@ -71,9 +72,12 @@ def _to_blame(faults: Sequence[Fault], measured: Measured, shape: Shape) -> tupl
     """The fewest nodes that explain all faults: again and again the one with most of the faults that are left.
 
     If two have as many, the one that is slower with all others; if there are no others, the one whose host memory is
-    clearly slower; else both.
+    clearly slower; else both. Sums that are wrong on every node name none: one wrong part is in all of them, and faulty
+    switches or software make every sum wrong.
     """
-    left = [{*map(shape.node_of, fault.ranks)} for fault in faults]
+    sums = {shape.node_of(fault.ranks[0]) for fault in faults if _is_sum(fault)}
+    everywhere = shape.nodes > 1 and len(sums) == shape.nodes
+    left = [{*map(shape.node_of, fault.ranks)} for fault in faults if not (everywhere and _is_sum(fault))]
     found: list[int] = []
     while left:
         counts = Counter(node for pair in left for node in pair)
@@ -83,6 +87,10 @@ def _to_blame(faults: Sequence[Fault], measured: Measured, shape: Shape) -> tupl
         found += worst
         left = [pair for pair in left if not pair & {*worst}]
     return tuple(found)
+
+
+def _is_sum(fault: Fault) -> bool:
+    return fault.ranks[0] == fault.ranks[1]
 
 
 def _worst(tied: Sequence[int], measured: Measured, shape: Shape) -> list[int]:
@@ -128,12 +136,14 @@ def explanation(verdict: Verdict, measured: Measured, shape: Shape, minimum: flo
     if verdict.nodes:
         hosts = " and ".join(measured.places[node * shape.per_node].host for node in verdict.nodes[:LISTED])
         sentences.append(f"check {hosts}")
+    elif verdict.faults:
+        sentences.append("sums are wrong on every node, so none is to blame: check the fabric and its software")
     return "; ".join(sentences)
 
 
 def _sentence(fault: Fault, measured: Measured, minimum: float) -> str:
     one, other = (f"rank {rank} on {measured.places[rank].host}" for rank in fault.ranks)
-    if fault.wrong and one == other:
+    if fault.wrong and _is_sum(fault):
         return f"{one} received {fault.wrong} wrong elements of a sum"
     if fault.wrong:
         return f"{one} and {other} exchanged {fault.wrong} wrong elements"

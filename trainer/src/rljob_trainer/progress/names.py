@@ -40,6 +40,12 @@ ACTOR_LOSS = _metric("actor/loss", "", "Loss, the mean over the step's updates")
 ACTOR_ENTROPY = _metric("actor/entropy", "nats", "Mean entropy of the policy's next-token distribution")
 ACTOR_KL = _metric("actor/kl", "nats", "Mean divergence of a token from the reference model")
 ACTOR_CLIP_FRACTION = _metric("actor/clip_fraction", "share", "Tokens whose probability ratio was clipped")
+ACTOR_DRIFT = _metric(
+    "actor/drift", "nats", "Mean divergence of a token from the policy at the start of the step (k3), over its updates"
+)
+ACTOR_COVARIANCE = _metric(
+    "actor/covariance", "nats", "Covariance of log-probability and advantage over tokens; if above 0, entropy falls"
+)
 ACTOR_GRAD_NORM = _metric("actor/grad_norm", "", "Norm of the gradient before clipping")
 ACTOR_LEARNING_RATE = _metric("actor/learning_rate", "", "Learning rate of the step's last update")
 ROLLOUT_LOG_PROB_DIFF_MEAN = _metric(

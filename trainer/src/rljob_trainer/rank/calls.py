@@ -35,6 +35,12 @@ class RankCalls(Protocol):
     def visible_gpu(self) -> str | None:
         """The GPU that this rank owns, as CUDA_VISIBLE_DEVICES names it."""
 
+    def give_back_memory(self) -> None:
+        """Free what torch's allocator keeps of the GPU, before an engine starts: it counts what is free.
+
+        `send_weights` does so too, before an engine wakes.
+        """
+
     def load(self, folder: str) -> int:
         """Build the policy with its first weights. Returns how many parameters it has.
 

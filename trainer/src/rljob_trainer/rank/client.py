@@ -147,6 +147,9 @@ class RankClient:
         """The GPU of each rank; None on a CPU."""
         return self._all(RankCalls.visible_gpu, START_SECONDS).result()
 
+    def give_back_memory(self) -> None:
+        self._all(RankCalls.give_back_memory, START_SECONDS).result()
+
     def load(self, folder: str) -> int:
         """Returns how many parameters a rank counts."""
         return self._all(RankCalls.load, START_SECONDS, folder).result()[0]

@@ -6,19 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rljob_trainer.losses.entropy import entropy_from_logits
+from rljob_trainer.losses.output_head import LogitTransform, score_logits, score_tokens
 from rljob_trainer.rank.attention import PACKED_ATTENTION
 from rljob_trainer.rank.packing import PackedBatch, pack
 from rljob_trainer.types import Trajectory
-
-_LOGITS_PER_CHUNK = 1 << 26
-"""Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary needs gigabytes."""
-
-_LOGITS_KEPT = 1 << 24
-"""Elements up to which logits are kept for the backward pass, 64 MiB in float32; above, they are computed again."""
 
 
 class Policy(nn.Module):
@@ -31,6 +24,7 @@ class Policy(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
+        self.transform = LogitTransform.of(model.config)
         self.apart = False
 
     def pack(self, trajectories: Sequence[Trajectory], device: torch.device) -> PackedBatch:
@@ -54,11 +48,12 @@ class Policy(nn.Module):
     def forward(self, batch: PackedBatch, entropy_gradient: bool, whole: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
 
-        Both are of the distribution at the batch's temperature. whole: of the logits that the model itself returns.
+        Both are of the distribution at the batch's temperature. whole: of the logits that the model itself returns,
+        without gradient.
         """
         if whole:
             logits = self.model(batch.input_ids, use_cache=False).logits.flatten(0, 1).index_select(0, batch.predict_at)
-            return _score(nn.Identity(), logits, batch.targets, batch.temperature, entropy_gradient)
+            return score_logits(logits, batch.targets, batch.temperature)
         packed: dict[str, Any] = {}  # a row alone has the positions that every architecture counts by itself
         if batch.layout is not None:
             packed = {"position_ids": batch.position_ids} | ({"layout": batch.layout} if self._takes_layout else {})
@@ -67,32 +62,11 @@ class Policy(nn.Module):
             .last_hidden_state.flatten(0, 1)
             .index_select(0, batch.predict_at)
         )
-        head, targets, temperature = self.model.get_output_embeddings(), batch.targets, batch.temperature
-        rows = max(128, _LOGITS_PER_CHUNK // head.weight.shape[0])
-        if targets.numel() * head.weight.shape[0] <= _LOGITS_KEPT:
-            return _score(head, hidden, targets, temperature, entropy_gradient)
-        parts = [
-            checkpoint(_score, head, part, wanted, scale, entropy_gradient, use_reentrant=False)
-            for part, wanted, scale in zip(
-                hidden.split(rows), targets.split(rows), _split(temperature, rows, targets.numel()), strict=True
-            )
-        ]
-        log_probs, entropies = zip(*parts, strict=True)
-        return torch.cat(log_probs), torch.cat(entropies)
-
-
-def _split(temperature: float | Tensor, rows: int, tokens: int) -> Sequence[float | Tensor]:
-    return temperature.split(rows) if isinstance(temperature, Tensor) else [temperature] * -(-tokens // rows)
-
-
-def _score(
-    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float | Tensor, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    logits = head(hidden).float().div_(temperature[:, None] if isinstance(temperature, Tensor) else temperature)
-    log_probs = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropies = entropy_from_logits(logits)
-    return log_probs, entropies
+        head = self.model.get_output_embeddings()
+        return score_tokens(
+            hidden, head.weight, getattr(head, "bias", None), batch.targets, batch.temperature, self.transform,
+            entropy_gradient=entropy_gradient,
+        )  # fmt: skip
 
 
 def score(

@@ -30,7 +30,8 @@ def without_rejected(shard: Shard, rejection: Rejection) -> Shard:
     return replace(shard, totals=tuple(BatchTotals(*minibatch) for minibatch in counts.tolist()))
 
 
-def _remaining(shard: Shard, minibatch: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
-    """Tokens, and trajectories with at least one, of this rank."""
-    counts = [sample.remaining for samples in shard.passes(minibatch) for sample in samples]
-    return sum(counts), sum(count > 0 for count in counts)
+def _remaining(shard: Shard, minibatch: tuple[tuple[int, ...], ...]) -> tuple[int, int, int]:
+    """Of this rank, as BatchTotals: tokens, trajectories with at least one, and tokens of positive episodes."""
+    counts = [(sample.remaining, sample.positive) for samples in shard.passes(minibatch) for sample in samples]
+    positive = sum(count for count, positive in counts if positive)
+    return sum(count for count, _ in counts), sum(count > 0 for count, _ in counts), positive

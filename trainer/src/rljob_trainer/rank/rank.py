@@ -23,9 +23,9 @@ from rljob_trainer.checkpoint.saver import ShardSaver
 from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.compute.freed_memory import keep_freed_memory
-from rljob_trainer.compute.out_of_memory import LOADING, SENDING, STEPPING, explained
 from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.losses.covariance import BY_COVARIANCE
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
@@ -33,6 +33,7 @@ from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.forward import Policy, score_only
 from rljob_trainer.rank.masking import Rejection, without_rejected
+from rljob_trainer.rank.memory import give_back, in_phase
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
@@ -79,7 +80,7 @@ class Rank(RankCalls):
         self.store, rendezvous = open_store(host or str(ray.util.get_node_ip_address()))
         return rendezvous
 
-    @explained(LOADING)
+    @in_phase("start")
     def connect(self, rendezvous: Rendezvous) -> RankInfo:
         timeout = datetime.timedelta(seconds=self.settings.collective_seconds)
         if self.settings.rank > 0:
@@ -99,14 +100,17 @@ class Rank(RankCalls):
     def visible_gpu(self) -> str | None:
         return os.environ.get("CUDA_VISIBLE_DEVICES") if self.device.type == "cuda" else None
 
-    @explained(LOADING)
+    def give_back_memory(self) -> None:
+        give_back(self.device)
+
+    @in_phase("start")
     def load(self, folder: str) -> int:
         self.saver.wait_staged()
         self.folder = Path(folder)
         self.policy = load_policy(self.spec, self.folder, self.mesh)
         return sum(parameter.numel() for parameter in self.policy.module.parameters())
 
-    @explained(LOADING)
+    @in_phase("start")
     def begin_stage(self, stage: Stage) -> None:
         self.saver.wait_staged()
         self._state = None
@@ -140,7 +144,7 @@ class Rank(RankCalls):
 
     # ------------------------------------------------------------------ steps
 
-    @explained(STEPPING)
+    @in_phase("update")
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory], learning_rate: float,
         training_state: TrainingState,
@@ -151,14 +155,15 @@ class Rank(RankCalls):
         self._state = RankState(training_state, updated)
         return updated
 
-    @explained(STEPPING)
+    @in_phase("update")
     def prepare(
         self, plan: RankPlan, totals: Sequence[BatchTotals], places: Sequence[tuple[int, int]],
         *bundles: Sequence[Group],
     ) -> list[Floats] | None:  # fmt: skip
         self._shard = None
         shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
-        if len(totals) * self.spec.actor.epochs > 1 or self.spec.kl_in_reward or self.rejection is not None:
+        several = len(totals) * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
+        if several or self.spec.kl_in_reward or self.rejection is not None:
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         if self.reference is not None:
             score_samples(self.reference.module, shard, "reference_log_probs", self.device)
@@ -170,7 +175,7 @@ class Rank(RankCalls):
         flat = kl_estimate(estimator, column(samples, "old_log_probs"), column(samples, "reference_log_probs"))
         return split(flat.numpy(), samples)
 
-    @explained(STEPPING)
+    @in_phase("update")
     def update(
         self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState
     ) -> Updated:
@@ -185,7 +190,7 @@ class Rank(RankCalls):
         self._state = RankState(training_state, updated)
         return updated
 
-    @explained(STEPPING)
+    @in_phase("update")
     def log_probs(self, trajectories: Sequence[Trajectory]) -> list[Floats]:
         """Log-probabilities [R] of each trajectory's tokens in the loss; every rank computes all of them."""
         batch = self.policy.module.pack(trajectories, self.device)
@@ -194,17 +199,18 @@ class Rank(RankCalls):
 
     # ------------------------------------------------------------------ weights
 
-    @explained(SENDING)
+    @in_phase("weight sync")
     def send_weights(
         self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, *_updated: Updated,
     ) -> Sent:  # fmt: skip
+        give_back(self.device)  # the first call below wakes the engines
         dtype = compute_dtype(self.spec, self.device.type)
         sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
         tensors = full_tensors(self.policy.module.model, self.device, COMPUTE_DTYPES[dtype], self.spec.rollout.engine)
         return send(sender, tensors, self.sync_group, engines, version, prompts, max_tokens, deadline)
 
-    @explained(STEPPING)
+    @in_phase("update")
     def score_probes(self, prompts: Sequence[Ids], *sent: Sent) -> list[list[Floats]]:
         answers = [answer for each in sent for answer in each.answers]
         trajectories = [
@@ -217,15 +223,15 @@ class Rank(RankCalls):
 
     # ------------------------------------------------------------------ checkpoints
 
-    @explained(LOADING)
+    @in_phase("checkpoint")
     def begin_save(self, directory: str) -> None:
         self.saver.begin(self.saved_state(), Path(directory))
 
-    @explained(LOADING)
+    @in_phase("checkpoint")
     def finish_save(self) -> dict[str, FileEntry]:
         return self.saver.finish()
 
-    @explained(LOADING)
+    @in_phase("start")
     def restore(self, directory: str) -> None:
         self.saver.wait_staged()
         state = self.saved_state()

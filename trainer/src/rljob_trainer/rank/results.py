@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from rljob_trainer.engines.engine import Completion
+from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
 
 
@@ -32,6 +33,8 @@ class StepSums:
     loss: sum over minibatches. entropy, kl, clipped: sums over the tokens that count in the loss.
     tokens: their number, once for each epoch.
     grad_norms: of each optimizer step, over all ranks and before clipping (equal on every rank).
+    drift: sum over those tokens of the KL estimate from the policy at the start of the step.
+    covariance: sums over those tokens of log-probability and advantage.
     """
 
     loss: float
@@ -40,6 +43,8 @@ class StepSums:
     clipped: float
     tokens: int
     grad_norms: list[float]
+    drift: float = 0.0
+    covariance: CovarianceSums = field(default_factory=CovarianceSums)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rljob_trainer.rank.packing import on_device
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.types import Bools, Floats, Group, Trajectory
 
-Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages", "mask"]
+Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages", "mask", "chosen"]
 
 
 @dataclass(slots=True)
@@ -26,6 +26,8 @@ class ShardSample:
     reference_log_probs: [R], by the reference; None without one.
     advantages: [R]; None until they are known.
     mask: [R], whether the token still counts in the loss (masking.py); None if all do.
+    chosen: [R], whether the loss treats the token apart (choosing.py); None if it knows no such tokens.
+    positive: whether the reward of its episode is above 0.
     loss_tokens: R.
     """
 
@@ -35,6 +37,8 @@ class ShardSample:
     reference_log_probs: Floats | None = None
     advantages: Floats | None = None
     mask: Bools | None = None
+    chosen: Bools | None = None
+    positive: bool = False
     loss_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,8 +79,13 @@ class Shard:
 def shard_of_groups(plan: RankPlan, totals: Sequence[BatchTotals], groups: Sequence[Group]) -> Shard:
     """The rank's part of a rollout; sample indices count trajectories through groups and their episodes."""
     wanted = set(plan.samples)
-    every = enumerate(trajectory for group in groups for trajectory in group.trajectories)
-    samples = {index: ShardSample(each, each.log_probs[each.in_loss]) for index, each in every if index in wanted}
+    episodes = (episode for group in groups for episode in group.episodes)
+    every = enumerate((each, episode.reward) for episode in episodes for each in episode.trajectories)
+    samples = {
+        index: ShardSample(each, each.log_probs[each.in_loss], positive=reward > 0)
+        for index, (each, reward) in every
+        if index in wanted
+    }
     return Shard(plan, tuple(totals), samples)
 
 

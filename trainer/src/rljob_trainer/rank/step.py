@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -17,9 +18,13 @@ from torch.distributed.tensor import DTensor
 from rljob_api import ResolvedSpec
 from rljob_trainer.errors import JobError
 from rljob_trainer.losses.aggregation import token_weights
+from rljob_trainer.losses.covariance import BY_COVARIANCE, CovarianceSums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import LOSSES, PolicyBatch
+from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO
+from rljob_trainer.losses.positive import positive_nll
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.rank.choosing import choose_tokens
 from rljob_trainer.rank.forward import Policy, score, score_only
 from rljob_trainer.rank.models.role import M_co, ModelRole
 from rljob_trainer.rank.packing import PackedBatch, on_device
@@ -28,9 +33,28 @@ from rljob_trainer.rank.results import StepSums
 from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, scatter
 
 
+@dataclass(frozen=True, slots=True)
+class PassTerms:
+    """What one pass adds to the sums; [T] each, of the tokens in the loss.
+
+    kl: from the reference, if it acts in the loss. clipped: bool. drift: the KL estimate from the policy at the start
+    of the step. advantages, log_probs: as in the loss. The last four are None in a supervised step.
+    """
+
+    entropies: Tensor
+    kl: Tensor | None = None
+    clipped: Tensor | None = None
+    drift: Tensor | None = None
+    advantages: Tensor | None = None
+    log_probs: Tensor | None = None
+
+
 @dataclass(slots=True)
 class RunningSums:
-    """StepSums as they grow. values: loss, entropy, kl and clipped, [4] float64 on the device."""
+    """StepSums as they grow.
+
+    values: loss, entropy, kl, clipped, drift, advantage, log_prob and advantage x log_prob, [8] float64 on the device.
+    """
 
     values: Tensor
     tokens: int = 0
@@ -38,21 +62,26 @@ class RunningSums:
 
     @classmethod
     def on(cls, device: torch.device) -> "RunningSums":
-        return cls(torch.zeros(4, dtype=torch.float64, device=device))
+        return cls(torch.zeros(8, dtype=torch.float64, device=device))
 
     @torch.no_grad()
-    def add(self, tokens: int, loss: Tensor, *per_token: Tensor | None, mask: Tensor | None = None) -> None:
-        """One pass. tokens: those that count. loss: a scalar. per_token: entropies, KL estimates, what was clipped."""
+    def add(self, tokens: int, loss: Tensor, terms: PassTerms, mask: Tensor | None = None) -> None:
+        """One pass. tokens: those that count. loss: a scalar."""
         self.values[0] += loss.sum(dtype=torch.float64)
-        for index, value in enumerate(per_token, start=1):
+        product = None
+        if terms.advantages is not None and terms.log_probs is not None:
+            product = terms.advantages * terms.log_probs
+        summed = (terms.entropies, terms.kl, terms.clipped, terms.drift, terms.advantages, terms.log_probs, product)
+        for index, value in enumerate(summed, start=1):
             if value is not None:
                 counting = value if mask is None else torch.where(mask, value, 0)
                 self.values[index] += counting.sum(dtype=torch.float64)
         self.tokens += tokens
 
     def read(self) -> StepSums:
-        loss, entropy, kl, clipped = self.values.tolist()
-        return StepSums(loss, entropy, kl, clipped, self.tokens, self.grad_norms)
+        loss, entropy, kl, clipped, drift, advantages, log_probs, products = self.values.tolist()
+        covariance = CovarianceSums(float(self.tokens), advantages, log_probs, products)
+        return StepSums(loss, entropy, kl, clipped, self.tokens, self.grad_norms, drift, covariance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +135,7 @@ def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float
             log_probs, entropies = score(trainee.module, batch)
             loss = -log_probs.sum() / totals.tokens
             trainee.backward(loss)
-            sums.add(entropies.numel(), loss, entropies)
+            sums.add(entropies.numel(), loss, PassTerms(entropies))
         sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
     return sums.read()
 
@@ -120,6 +149,8 @@ def policy_step(
     of the start of the step is the policy that is trained.
     """
     sums = RunningSums.on(trainee.device)
+    if spec.algorithm.loss in BY_COVARIANCE:
+        choose_tokens(shard, spec.algorithm)
     for _ in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
             scored = [
@@ -152,11 +183,20 @@ def _policy_pass(
         trainee.backward(log_probs.sum())  # idle: a gradient of zero, for every rank takes part in the collectives
         return log_probs.detach()
     batch = _policy_batch(log_probs, samples)
-    per_token, kl, clipped = _token_losses(batch, entropies, spec, kl_coefficient)
+    per_token, terms = _token_losses(batch, entropies, spec, kl_coefficient)
     loss = (_weights(samples, totals, spec, device) * per_token).sum()
+    if algorithm.positive_nll_coefficient > 0:
+        loss = loss + algorithm.positive_nll_coefficient * positive_nll(log_probs, _positive(batch, samples), totals)
     trainee.backward(loss)
-    sums.add(sum(sample.remaining for sample in samples), loss, entropies, kl, clipped, mask=batch.mask)
+    sums.add(sum(sample.remaining for sample in samples), loss, terms, batch.mask)
     return log_probs.detach()
+
+
+def _positive(batch: PolicyBatch, samples: Sequence[ShardSample]) -> Tensor:
+    """[sum of R], bool: tokens that count, of episodes with a reward above 0."""
+    positive = np.repeat([sample.positive for sample in samples], loss_tokens(samples))
+    on = on_device(torch.from_numpy(positive), batch.log_probs.device)
+    return on if batch.mask is None else on & batch.mask
 
 
 def _packed(policy: Policy, samples: Sequence[ShardSample], device: torch.device) -> PackedBatch:
@@ -172,6 +212,8 @@ def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample]) -> PolicyBa
         engine_log_probs=column_if_known(samples, "engine_log_probs", device),
         reference_log_probs=column_if_known(samples, "reference_log_probs", device),
         mask=column_if_known(samples, "mask", device),
+        lengths=on_device(torch.from_numpy(loss_tokens(samples)), device),
+        chosen=column_if_known(samples, "chosen", device),
     )
 
 
@@ -185,12 +227,20 @@ def _weights(samples: Sequence[ShardSample], totals: BatchTotals, spec: Resolved
 
 def _token_losses(
     batch: PolicyBatch, entropies: Tensor, spec: ResolvedSpec, kl_coefficient: float
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Of each token: the loss, the KL estimate if it acts in the loss, and whether the loss was clipped."""
+) -> tuple[Tensor, PassTerms]:
+    """The loss of each token, and what the step's metrics are made of."""
     algorithm, reference = spec.algorithm, batch.reference_log_probs
     terms = LOSSES[algorithm.loss](batch, algorithm)
     per_token = terms.per_token - algorithm.entropy_coefficient * entropies
-    if algorithm.kl.placement != "loss" or reference is None:
-        return per_token, None, terms.clipped
-    kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference)
-    return per_token + kl_coefficient * kl, kl, terms.clipped
+    kl = None
+    if algorithm.kl.placement == "loss" and reference is not None:
+        kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference)
+        per_token = per_token + kl_coefficient * kl
+    return per_token, PassTerms(entropies, kl, terms.clipped, _drift(batch), batch.advantages, batch.log_probs)
+
+
+@torch.no_grad()
+def _drift(batch: PolicyBatch) -> Tensor:
+    """k3 of each token with the old policy, which sampled it: exp(d) - 1 - d, with d = log pi - log pi_old."""
+    log_ratio = batch.log_ratio().clamp(max=MAX_LOG_RATIO)
+    return torch.expm1(log_ratio) - log_ratio

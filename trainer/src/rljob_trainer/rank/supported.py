@@ -17,11 +17,8 @@ from rljob_trainer.rank.model_source import FIELD
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-_SCALED_LOGITS = (
-    "final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier", "logits_mup_width_multiplier",
-    "logits_soft_cap", "output_logit_soft_cap",
-)  # fmt: skip
-"""What changes the output head's logits. packable.py finds other names."""
+_CHANGED_LOGITS = ("logits_mup_width_multiplier", "logits_soft_cap", "output_logit_soft_cap")
+"""What changes the output head's logits, and LogitTransform does not know. packable.py finds other names."""
 
 _UNLIKE_IN_VLLM = {"doge": "the masks of Doge's heads"}
 """What vLLM leaves out, by model_type. docs/models.md has what was compared."""
@@ -50,9 +47,9 @@ def check_supported(config: "PreTrainedConfig", spec: ResolvedSpec) -> None:
     if config.get_text_config() is not config:
         kind = (config.architectures or [type(config).__name__])[0]
         raise JobError(f"{kind} is multimodal, and only language models train: choose a text-only model", field=FIELD)
-    scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
-    if scaled:
-        raise JobError(f"models with {scaled[0]} are not supported yet: choose another model", field=FIELD)
+    changed = [name for name in _CHANGED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
+    if changed:
+        raise JobError(f"models with {changed[0]} are not supported yet: choose another model", field=FIELD)
     if getattr(config, "quantization_config", None) is not None:
         raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
     longest = getattr(config, "max_position_embeddings", None)

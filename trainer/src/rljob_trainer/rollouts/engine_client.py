@@ -49,6 +49,7 @@ class EngineClient:
         missing = [index for index, worker in enumerate(self.workers) if worker.name not in begun]
         if not missing:
             return
+        self._ranks.give_back_memory()
         gpus = self._ranks.visible_gpus()
         for index in missing:
             size = self._settings.tensor_parallel_size

@@ -15,6 +15,8 @@ from rljob_trainer.errors import InfrastructureError
 
 _LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess, the only flag
 
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
+
 
 class _MemHandle(ctypes.Structure):
     """cudaIpcMemHandle_t."""
@@ -86,5 +88,7 @@ def _runtime() -> ctypes.CDLL:
 
 def _call(name: str, *arguments: Any) -> None:
     status = getattr(_runtime(), name)(*arguments)
+    if status == _OUT_OF_MEMORY:
+        raise torch.OutOfMemoryError(f"CUDA out of memory: {name} failed")
     if status != 0:
         raise InfrastructureError(f"{name} failed: {_runtime().cudaGetErrorString(status).decode()}")

@@ -9,7 +9,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rljob_trainer.compute.attention_choice import built_with, use_transformers_attention
 from rljob_trainer.compute.linear import speed_up_linear_layers
-from rljob_trainer.compute.out_of_memory import explained
 from rljob_trainer.engines.engine import (
     NO_WEIGHTS,
     Capabilities,
@@ -23,7 +22,7 @@ from rljob_trainer.engines.engine import (
 from rljob_trainer.engines.hf.attention import GROUPED
 from rljob_trainer.engines.hf.decoder import caches_keys, make_decoder
 from rljob_trainer.engines.hf.generation import Generation
-from rljob_trainer.engines.registry import ENGINES
+from rljob_trainer.engines.memory import in_phase
 from rljob_trainer.engines.stop import StopStrings, end_token_ids, load_tokenizer
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.weights.bucket import BucketDescriptor, torch_dtype
@@ -42,7 +41,8 @@ class HfEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._model = _build(settings)
+        with in_phase("start", settings, dict):
+            self._model = _build(settings)
         self._decoder = make_decoder(self._model)
         self._stops = StopStrings(load_tokenizer(settings.model_dir, settings.trust_remote_code))
         self._end_ids = torch.tensor(end_token_ids(settings.model_dir, settings.trust_remote_code)).to(settings.device)
@@ -81,10 +81,13 @@ class HfEngine:
         if self._paused or not self._generation.unfinished:
             return ()
         self._check_weights()
-        with explained(ENGINES["hf"].remedies):
+        with in_phase("rollout", self._settings, self._held):
             completions = self._generation.step(self._version)
         self._tidy()
         return completions
+
+    def _held(self) -> dict[str, int]:
+        return {"weights": sum(each.nbytes for each in self._model.state_dict().values())}
 
     def _tidy(self) -> None:
         """Keep no batch and no KV cache if nothing is left of them; begin the next request that waited for that."""
@@ -110,9 +113,10 @@ class HfEngine:
     def begin_update(self, version: int) -> None:
         check_idle(self, self._paused, "a weight update began")
         self._lose_weights()
-        self._model.to(self._settings.device)
-        if self._decoder is not None:
-            self._decoder.bind()
+        with in_phase("weight sync", self._settings, self._held):
+            self._model.to(self._settings.device)
+            if self._decoder is not None:
+                self._decoder.bind()
         self._receiver.begin(version)
 
     def _lose_weights(self) -> None:

@@ -1,14 +1,13 @@
 """Engine vllm: vLLM in this process, its workers in their own processes if one engine spreads over GPUs."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from rljob_trainer.compute.out_of_memory import explained
 from rljob_trainer.engines.engine import (
     NO_WEIGHTS,
     NOTHING_TO_RUN,
@@ -19,10 +18,11 @@ from rljob_trainer.engines.engine import (
     check_idle,
     check_request,
 )
-from rljob_trainer.engines.registry import ENGINES
+from rljob_trainer.engines.memory import in_phase
 from rljob_trainer.engines.stop import end_token_ids
 from rljob_trainer.engines.vllm.start import not_known, start
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
+from rljob_trainer.memory.engine_advice import EnginePhase
 from rljob_trainer.types import FinishReason
 from rljob_trainer.weights.bucket import BucketDescriptor
 
@@ -127,7 +127,7 @@ class VllmEngine:
         if self._paused or not self._samples:
             return ()
         self._check_awake()
-        with _in_our_terms("while generating", never_worked=not self._works):
+        with self._in_our_terms("rollout", "while generating", never_worked=not self._works):
             outputs = self._engine.step()
         self._works = True
         return [self._samples.pop(each.request_id).completion(each.outputs[0], self._version) for each in outputs]
@@ -147,7 +147,7 @@ class VllmEngine:
         self._paused = False
 
     def _in_workers(self, method: str, *arguments: Any) -> None:
-        with _in_our_terms(f"in {method}"):
+        with self._in_our_terms("weight sync", f"in {method}"):
             self._engine.collective_rpc(method, args=arguments)
 
     def begin_update(self, version: int) -> None:
@@ -190,7 +190,7 @@ class VllmEngine:
     def _wake(self, tag: str) -> None:
         """Once for each sleep: mapping memory that is mapped is an error."""
         if tag in self._asleep:
-            with _in_our_terms(f"to wake its {tag}"):
+            with self._in_our_terms("weight sync", f"to wake its {tag}"):
                 self._engine.wake_up(tags=[tag])
             self._asleep.remove(tag)
 
@@ -202,21 +202,27 @@ class VllmEngine:
             self._engine = None
             cleanup_dist_env_and_memory()
 
+    @contextmanager
+    def _in_our_terms(self, phase: EnginePhase, where: str, *, never_worked: bool = False) -> Iterator[None]:
+        """Raises JobError with the remedy where memory ran out, InfrastructureError for whatever else goes wrong.
 
-@contextmanager
-def _in_our_terms(where: str, *, never_worked: bool = False) -> Iterator[None]:
-    """Raises JobError with the remedy where memory ran out, InfrastructureError for whatever else goes wrong.
+        never_worked: JobError also for what vLLM rejects: a new engine would reject it again.
+        """
+        try:
+            with in_phase(phase, self._settings, self._held):
+                yield
+        except RLJobError:
+            raise
+        except (AssertionError, ValueError, KeyError, TypeError, NotImplementedError, AttributeError) as error:
+            if never_worked:
+                raise not_known(error) from error
+            raise InfrastructureError(f"vLLM failed {where}: {error}") from error
+        except Exception as error:
+            raise InfrastructureError(f"vLLM failed {where}: {error}") from error
 
-    never_worked: JobError also for what vLLM rejects: a new engine would reject it again.
-    """
-    try:
-        with explained(ENGINES["vllm"].remedies):
-            yield
-    except RLJobError:
-        raise
-    except (AssertionError, ValueError, KeyError, TypeError, NotImplementedError, AttributeError) as error:
-        if never_worked:
-            raise not_known(error) from error
-        raise InfrastructureError(f"vLLM failed {where}: {error}") from error
-    except Exception as error:
-        raise InfrastructureError(f"vLLM failed {where}: {error}") from error
+    def _held(self) -> dict[str, int]:
+        """Bytes of what one of its GPUs holds; what sleeps holds nothing. Empty if its workers do not answer."""
+        with suppress(Exception):
+            held: dict[str, int] = self._engine.collective_rpc("rljob_held")[0]
+            return {name: size for name, size in held.items() if name not in self._asleep}
+        return {}

@@ -9,6 +9,8 @@ from rljob_trainer.engines.vllm.arguments import FIELD, parsed
 from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE
 from rljob_trainer.engines.vllm.worker_extension import EXTENSION
 from rljob_trainer.errors import InfrastructureError, JobError, quoted
+from rljob_trainer.memory.engine_advice import REST, engine_error, start_error
+from rljob_trainer.memory.held import Held
 from rljob_trainer.weights.bucket import torch_dtype
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -84,11 +86,17 @@ def start(settings: EngineSettings) -> Any:
             raise _rejected(error, settings) from error
         if "memory" not in str(error):
             raise
-        raise JobError(
-            f"vLLM does not fit into {settings.gpu_memory_utilization:.0%} of the memory: raise it, or lower "
-            f"spec.data.maxResponseTokens or spec.rollout.maxNumSeqs ({error})",
-            field="spec.rollout.gpuMemoryUtilization",
-        ) from error
+        raise _too_little(error, settings) from error
+
+
+def _too_little(error: Exception, settings: EngineSettings) -> JobError:
+    """For memory that did not suffice: vLLM measured too little, or an allocation failed."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):
+        return engine_error("start", Held.of(str(error), {}, REST), settings)
+    total = torch.cuda.get_device_properties(0).total_memory if settings.device == "cuda" else 0
+    return start_error(str(error), total, settings)
 
 
 def _rejected(error: Exception, settings: EngineSettings) -> JobError:

@@ -28,6 +28,11 @@ class WorkerExtension:
         self._rljob_receiver = BucketReceiver()
         report_before_truncation(self.model_runner.sampler)
 
+    def rljob_held(self) -> dict[str, int]:
+        """Bytes of this worker's parts of the model and the KV cache, by vLLM's names of them."""
+        weights = sum(each.nbytes for each in self.model_runner.get_model().parameters())
+        return {"weights": weights, "kv_cache": sum(map(_nbytes, self.model_runner.kv_caches))}
+
     def rljob_begin_update(self, version: int) -> None:
         self._rljob_loaded: set[str] = set()
         self._rljob_receiver.begin(version)
@@ -53,6 +58,11 @@ class WorkerExtension:
         renew_packed_copies(model)
         for layer in _compressed(model).values():
             layer.process_weights_after_loading(self.model_runner.dtype)
+
+
+def _nbytes(cache: Any) -> int:
+    """cache: of one layer, a tensor or several."""
+    return cache.nbytes if hasattr(cache, "nbytes") else sum(map(_nbytes, cache))
 
 
 def renew_packed_copies(model: Any) -> None:

@@ -7,6 +7,8 @@ from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, clipped_su
 def decoupled_clip(batch: PolicyBatch, settings: ResolvedAlgorithm) -> LossTerms:
     """-min(r A, clip(r, 1 - clipRatioLow, 1 + clipRatioHigh) A), with r = pi / pi_old of the token.
 
+    Use it if entropy falls early and the policy stops exploring.
+
     Yu et al. 2025, DAPO, section 3.1: https://arxiv.org/abs/2503.14476
     """
     low, high = 1 - settings.clip_ratio_low, 1 + settings.clip_ratio_high

@@ -9,6 +9,8 @@ from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, clipped_su
 def dual_clip(batch: PolicyBatch, settings: ResolvedAlgorithm) -> LossTerms:
     """The loss `clip`, bounded for A < 0 by -c A with c = clipRatioC.
 
+    Use it if bad tokens with a huge ratio dominate the gradient.
+
     Ye et al. 2020, Mastering Complex Control in MOBA Games, equation 5: https://arxiv.org/abs/1912.09729
     """
     ratio, bound = batch.ratio(), settings.clip_ratio_c

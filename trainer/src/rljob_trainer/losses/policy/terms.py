@@ -1,4 +1,4 @@
-"""Inputs and outputs of a policy loss, and the probability ratio."""
+"""Inputs and outputs of a policy loss, the probability ratio, and sums over whole sequences."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +15,17 @@ whole step NaN; at 20 the ratio is 5e8, far above any useful step. Beyond the bo
 
 @dataclass(frozen=True, slots=True)
 class PolicyBatch:
-    """T tokens in the loss, flat: trajectory 0, then trajectory 1, ... All tensors are [T], float32.
+    """T tokens in the loss, flat: trajectory 0, then trajectory 1, ... Tensors are [T], float32, unless it says so.
 
     log_probs: of the sampled tokens under the trained policy; the only tensor with a gradient.
     old_log_probs: under the policy at the start of the step; None if equal to the trained policy.
     engine_log_probs: from the engine that sampled the tokens.
     reference_log_probs: from the reference; None without one.
     values: from the critic at the start of the step; None without one.
-    mask: [T], bool, the tokens that count; None: all. `token_weights` excludes the others.
+    mask: bool, the tokens that count; None: all. `token_weights` excludes the others.
+    lengths: [n], int64, tokens of each trajectory; None: all tokens are of one. A micro-batch holds whole trajectories,
+        so what a loss computes over a sequence does not depend on the split into micro-batches and ranks.
+    chosen: bool, the tokens that `losses.covariance` chose in the whole minibatch; None: none.
     """
 
     log_probs: Tensor
@@ -32,11 +35,33 @@ class PolicyBatch:
     reference_log_probs: Tensor | None = None
     values: Tensor | None = None
     mask: Tensor | None = None
+    lengths: Tensor | None = None
+    chosen: Tensor | None = None
+
+    def log_ratio(self) -> Tensor:
+        """log pi(token) - log pi_old(token), [T]."""
+        old = self.log_probs.detach() if self.old_log_probs is None else self.old_log_probs
+        return self.log_probs - old
 
     def ratio(self) -> Tensor:
         """pi(token) / pi_old(token), [T]."""
-        old = self.log_probs.detach() if self.old_log_probs is None else self.old_log_probs
-        return torch.exp((self.log_probs - old).clamp(max=MAX_LOG_RATIO))
+        return bounded_exp(self.log_ratio())
+
+    def sequence_sums(self, values: Tensor) -> Tensor:
+        """[T] -> [T]: every token gets the sum over those tokens of its trajectory that count.
+
+        segment_reduce adds in a fixed order, also on a GPU, unlike index_add.
+        """
+        counting = values if self.mask is None else torch.where(self.mask, values, 0)
+        if self.lengths is None:
+            return counting.sum().expand_as(values)
+        sums = torch.segment_reduce(counting, "sum", lengths=self.lengths, initial=0)
+        return sums.repeat_interleave(self.lengths, output_size=values.numel())
+
+    def sequence_means(self, values: Tensor) -> Tensor:
+        """[T] -> [T]: every token gets the mean over those tokens of its trajectory that count; 0 if none does."""
+        counts = self.sequence_sums(torch.ones_like(values))
+        return self.sequence_sums(values) / counts.clamp(min=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +69,16 @@ class LossTerms:
     """One loss before aggregation.
 
     per_token: [T], to be minimised, with the gradient of log_probs.
-    clipped: [T], bool, tokens whose gradient is 0 because of clipping.
+    clipped: [T], bool, tokens whose gradient a bound made 0 or smaller.
     """
 
     per_token: Tensor
     clipped: Tensor
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """exp(log_ratio) up to MAX_LOG_RATIO, and constant above."""
+    return torch.exp(log_ratio.clamp(max=MAX_LOG_RATIO))
 
 
 PolicyLoss = Callable[[PolicyBatch, ResolvedAlgorithm], LossTerms]

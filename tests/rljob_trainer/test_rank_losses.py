@@ -1,0 +1,129 @@
+"""Losses of whole sequences or of the whole minibatch: the same for any split over ranks and micro-batches."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljob_trainer.losses.covariance import CovarianceSums
+from rljob_trainer.rank.sharding import load_initial_weights
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import (
+    MARK,
+    alone,
+    bundle_of,
+    largest_difference,
+    plans_of,
+    random_advantages,
+    random_trajectories,
+    record_gradients,
+    several_turns,
+    write_model,
+)
+
+TRAJECTORIES = [
+    *random_trajectories(7),
+    several_turns([(3, 5), (7, 11)], tokens=11, seed=1),
+    several_turns([(2, 3), (5, 6), (9, 14)], tokens=16, seed=2),
+]
+ADVANTAGES = random_advantages(TRAJECTORIES)
+REWARDS = [0.0, 1.0, 0.0, 0.5, -1.0, 1.0, 0.0, 2.0, 0.0]
+TOLERANCE = 2e-5
+SETTINGS = {
+    "gspo": {},
+    "geo_mean": {},
+    "topr": {},
+    "cispo": {"clipRatioHigh": 0.05, "positiveNllCoefficient": 0.3},
+    "dppo_tv": {"clipRatioHigh": 1e-4},
+    "clip_cov": {"clipCovRatio": 0.2, "clipCovLb": 0.1, "clipCovUb": 5.0},
+    "kl_cov": {"klCovRatio": 0.2},
+}
+"""Those that are unlike clip in what they need beyond a token."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The policy before the step, and one close to it, so that ratios are not 1."""
+    folder = tmp_path_factory.mktemp("models")
+    return write_model(folder / "start", "tied"), write_model(folder / "moved", "tied", noise=0.02)
+
+
+def spec(ranks, name):
+    algorithm = {"preset": "dr_grpo", "loss": name, "aggregation": "sequence_mean"} | SETTINGS[name]
+    return make_spec(ranks, algorithm=algorithm, actor={"epochs": 2, "gradClip": 1e6})
+
+
+def keep_some(sample):
+    """Rejects the first token of each trajectory with an even first token."""
+    return np.arange(sample.loss_tokens) >= (sample.trajectory.token_ids[0] % 2 == 0)
+
+
+def first_update(worker, models, budget, rejection=None):
+    """The gradient of the first optimizer step, the sums of all, and which tokens were chosen, by trajectory."""
+    plans, totals = plans_of(TRAJECTORIES, worker.settings.world, budget, rewards=REWARDS)
+    plan = plans[worker.settings.rank]
+    worker.rejection = rejection
+    worker.load(models[0])
+    worker.begin_stage("rl")
+    worker.prepare(plan, totals, *bundle_of(TRAJECTORIES, REWARDS))
+    shard = worker._shard
+    worker.folder = Path(models[1])
+    load_initial_weights(worker.policy.module, worker.spec, worker.folder, worker.mesh)
+    gradients = record_gradients(worker)
+    sums = worker.update([ADVANTAGES[index] for index in plan.samples], 1e-3, 0.5, MARK).sums
+    chosen = {index: sample.chosen for index, sample in shard.samples.items() if sample.chosen is not None}
+    return gradients[0], sums, chosen
+
+
+def all_of(results):
+    """Sums of all ranks, and the chosen tokens of all."""
+    sums = [each for _, each, _ in results]
+    numbers = [sum(getattr(part, name) for part in sums) for name in ("loss", "clipped", "drift", "tokens")]
+    covariance = sum((part.covariance for part in sums), start=CovarianceSums()).covariance()
+    return [*numbers, covariance], {index: tokens for _, _, chosen in results for index, tokens in chosen.items()}
+
+
+@pytest.mark.parametrize("rejection", [None, keep_some])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_gradient_depends_neither_on_ranks_nor_on_micro_batches(models, two_ranks, name, rejection):
+    whole = alone(spec(1, name), first_update, models, 10_000, rejection)
+    expected, (numbers, chosen) = whole[0], all_of([whole])
+    if name.endswith("_cov"):
+        assert 0 < sum(int(each.sum()) for each in chosen.values()) <= 0.2 * sum(map(len, chosen.values()))
+    else:
+        assert numbers[1] > 0, "no token reaches a bound"
+    for results in (
+        [alone(spec(1, name), first_update, models, 1, rejection)],
+        two_ranks.run(spec(2, name), first_update, models, 10_000, rejection),
+        two_ranks.run(spec(2, name), first_update, models, 30, rejection),
+    ):
+        assert all(largest_difference(gradient, expected) < TOLERANCE for gradient, _, _ in results)
+        again, also_chosen = all_of(results)
+        assert again == pytest.approx(numbers, rel=1e-4, abs=1e-6)
+        assert chosen.keys() == also_chosen.keys()
+        assert all(np.array_equal(chosen[index], also_chosen[index]) for index in chosen)
+
+
+def test_right_responses_are_imitated(models):
+    """With advantages of 0, what is left of the gradient is that of their mean negative log-probability."""
+    settings = {"preset": "dr_grpo", "positiveNllCoefficient": 0.3}
+    found, expected = alone(make_spec(algorithm=settings, actor={"gradClip": 1e6}), imitation, models)
+    assert largest_difference(found, expected) < TOLERANCE
+
+
+def imitation(worker, models):
+    right = [each for each, reward in zip(TRAJECTORIES, REWARDS, strict=True) if reward > 0]
+    found, gradients = [], []
+    for stage, given in (("rl", TRAJECTORIES), ("sft", right)):
+        (plan,), totals = plans_of(given, 1, 40, rewards=REWARDS if stage == "rl" else None)
+        worker.load(models[0])
+        worker.begin_stage(stage)
+        gradients = record_gradients(worker)
+        if stage == "sft":
+            worker.supervised_step(plan, totals, given, 1e-3, MARK)
+        else:
+            worker.prepare(plan, totals, *bundle_of(given, REWARDS))
+            worker.update([np.zeros(given[i].loss_tokens, np.float32) for i in plan.samples], 1e-3, 0.0, MARK)
+        found.append(gradients[0])
+    rl, sft = found
+    return rl, {name: 0.3 * gradient for name, gradient in sft.items()}

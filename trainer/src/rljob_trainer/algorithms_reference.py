@@ -1,0 +1,105 @@
+"""Writes the page of all algorithms: `python -m rljob_trainer.algorithms_reference [FILE]`.
+
+The page is made of the registries: rows of PRESETS, and the docstrings of ADVANTAGES and LOSSES. Such a docstring has
+paragraphs: the formula first, then what there is to say about it, when to use it ("Use it ..."), and the paper.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_api.markdown import table
+from rljob_api.v1alpha1.presets import PRESETS
+from rljob_trainer.advantage import ADVANTAGES
+from rljob_trainer.losses.policy import LOSSES
+
+FILE = "docs/algorithms.md"
+
+_HEAD = """# Algorithms
+
+Generated from the registries by `make generate`; do not edit.
+
+An algorithm is an advantage, a loss, an aggregation of the loss, and a KL penalty. `algorithm.preset` sets all of them,
+and any field beside it replaces one: `algorithm: {preset: grpo, loss: gspo, aggregation: sequence_mean}`.
+[api.md](api.md#presets) has the values of every preset.
+
+With one update a step (`actor.epochs: 1`, and `actor.miniBatchSize` as large as `data.promptsPerStep`), the policy that
+is trained is the one that sampled. Probability ratios are then 1, nothing is clipped, and clip, gspo, geo_mean, cispo,
+sapo, dppo and topr have the same gradient, up to the aggregation. They differ once a step has several updates.
+"""
+
+_ADVANTAGES = """## Advantages
+
+`algorithm.advantage`: what a response's reward is compared with. s_i is the score of episode i, and s those of its
+group: the episodes of the same prompt.
+"""
+
+_LOSSES = """## Losses
+
+`algorithm.loss`: the loss of a token. A is its advantage, pi its probability now and pi_old the one at the start of the
+step, r = pi / pi_old. A sequence is a trajectory: what one forward pass sees, with all its turns.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row: Markdown of each part. remarks may be empty."""
+
+    name: str
+    formula: str
+    remarks: str
+    use: str
+    paper: str
+
+
+def entry(name: str, function: Callable[..., Any]) -> Entry:
+    """What the docstring says. Raises ValueError for one without when to use it, or without a paper."""
+    formula, *rest = [" ".join(part.split()) for part in (inspect.getdoc(function) or "").split("\n\n")]
+    uses = [part for part in rest if part.startswith("Use it ")]
+    papers = [part for part in rest if "https://" in part]
+    if len(uses) != 1 or len(papers) != 1:
+        raise ValueError(f"the docstring of {name} needs one paragraph 'Use it ...' and one with the paper's link")
+    remarks = " ".join(part for part in rest if part not in (*uses, *papers))
+    use = uses[0].removeprefix("Use it ")
+    return Entry(name, formula, remarks, use[0].upper() + use[1:], _linked(papers[0]))
+
+
+def _linked(papers: str) -> str:
+    """Each "Title: https://..." as a Markdown link; papers are separated by semicolons."""
+    return re.sub(r"([^;\s][^;]*?): (https://[^\s;,]*[^\s;,.])", r"[\1](\2)", papers)
+
+
+def _section(head: str, registry: Mapping[Any, Callable[..., Any]]) -> Iterator[str]:
+    yield head
+    for each in (entry(name, function) for name, function in registry.items()):
+        yield f"### `{each.name}`\n"
+        yield f"{_escaped(each.formula)}\n"
+        if each.remarks:
+            yield f"{_escaped(each.remarks)}\n"
+        yield f"**Use it** {each.use[0].lower()}{_escaped(each.use[1:])}\n"
+        yield f"{each.paper}\n"
+
+
+def _escaped(text: str) -> str:
+    """Text whose stars, underscores and angle brackets are not Markdown."""
+    return "".join(f"\\{each}" if each in "*_<>|" else each for each in text)
+
+
+def _presets() -> Iterator[str]:
+    yield "## Presets\n"
+    rows = [(f"`{name}`", row.use, _linked(row.paper)) for name, row in PRESETS.items()]
+    yield table(("`algorithm.preset`", "For", "Values from"), rows)
+
+
+def render() -> str:
+    """The page as Markdown."""
+    parts = (*_presets(), *_section(_ADVANTAGES, ADVANTAGES), *_section(_LOSSES, LOSSES))
+    return "\n".join((_HEAD, *parts)).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1] if len(sys.argv) > 1 else FILE).write_text(render())

@@ -1,0 +1,124 @@
+"""The output head as one autograd function, in chunks of rows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rljob_trainer.compute.linear import linear, outer
+from rljob_trainer.compute.triton_ready import triton_ready
+from rljob_trainer.losses.output_head import rows
+from rljob_trainer.losses.output_head.rows import RowScores
+from rljob_trainer.losses.output_head.transform import LogitTransform
+
+_ELEMENTS = {"cpu": 1 << 26, "cuda": 1 << 29}
+"""Logits at once: 256 MiB in float32; 1 GiB in bfloat16, of 3,500 tokens and a vocabulary of 152k."""
+
+_ROW_BLOCK = 128
+"""Rows of a matrix product's tile on a GPU."""
+
+
+def score_tokens(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float | Tensor,
+    transform: LogitTransform, *, entropy_gradient: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Log-probabilities of the targets and entropies of their distributions, [T] float32, in nats.
+
+    hidden: [T, H]. weight: [V, H]. bias: [V]. targets: [T] int64. temperature: of all tokens, or [T].
+    entropy_gradient: whether the entropies have one.
+
+    Logits have the type of hidden, as transformers' have, and at most _ELEMENTS of them exist at a time. All sums over
+    the vocabulary, and those of the weight's gradient over the chunks, are in float32 (float64 for float64).
+    """
+    log_probs, entropies = _Head.apply(hidden, weight, bias, targets, _each(temperature, hidden), transform)
+    return log_probs, entropies if entropy_gradient else entropies.detach()
+
+
+def score_logits(logits: Tensor, targets: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
+    """As score_tokens, of logits [T, V] that exist already; without gradient."""
+    scores = rows.reduce_rows(logits.detach().clone(), targets, _each(temperature, logits), LogitTransform())
+    return scores.log_probs, scores.entropies
+
+
+class _Head(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: Tensor,
+        transform: LogitTransform,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        kernels = _kernels(hidden)
+        parts = [
+            kernels.reduce_rows(linear(hidden[part], weight, bias), targets[part], temperature[part], transform)
+            for part in _chunks(hidden, weight)
+        ]
+        scores = RowScores(*map(torch.cat, zip(*parts, strict=True)))
+        ctx.save_for_backward(hidden, weight, bias, targets, temperature, *scores)
+        ctx.transform = transform
+        ctx.set_materialize_grads(False)
+        return scores.log_probs, scores.entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropies: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, temperature, *saved = ctx.saved_tensors
+        scores, kernels = RowScores(*saved), _kernels(hidden)
+        of_log_probs = torch.zeros_like(scores.log_probs) if of_log_probs is None else of_log_probs
+        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        of_weight = _sums(weight) if ctx.needs_input_grad[1] else None
+        of_bias = _sums(bias) if ctx.needs_input_grad[2] else None
+        for part in _chunks(hidden, weight):
+            gradient = kernels.gradient_of_rows(
+                linear(hidden[part], weight, bias), targets[part], temperature[part], ctx.transform,
+                RowScores(*(each[part] for each in scores)), of_log_probs[part],
+                None if of_entropies is None else of_entropies[part],
+            )  # fmt: skip
+            if of_hidden is not None:
+                of_hidden[part] = linear(gradient, weight.t())
+            if of_weight is not None:
+                _add_outer(of_weight, gradient, hidden[part])
+            if of_bias is not None:
+                of_bias += gradient.sum(0, dtype=of_bias.dtype)
+        of_weight = None if of_weight is None else of_weight.to(weight.dtype)
+        of_bias = None if of_bias is None else of_bias.to(bias.dtype)
+        return of_hidden, of_weight, of_bias, None, None, None
+
+
+def _kernels(hidden: Tensor) -> Any:
+    """The module with reduce_rows and gradient_of_rows for tensors like these."""
+    if not hidden.is_cuda or hidden.dtype == torch.float64 or not triton_ready():
+        return rows
+    from rljob_trainer.losses.output_head import triton_rows
+
+    return triton_rows
+
+
+def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
+    """Equal ones; one empty chunk of no rows."""
+    tokens = len(hidden)
+    most = max(_ROW_BLOCK, _ELEMENTS["cuda" if hidden.is_cuda else "cpu"] // len(weight))
+    size = -(-max(1, tokens) // max(1, -(-tokens // most)))
+    size = -(-size // _ROW_BLOCK) * _ROW_BLOCK
+    for start in range(0, max(1, tokens), size):
+        yield slice(start, min(start + size, tokens))
+
+
+def _each(temperature: float | Tensor, like: Tensor) -> Tensor:
+    """[T], of each token."""
+    if isinstance(temperature, Tensor):
+        return temperature
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    return torch.full((len(like),), temperature, dtype=dtype, device=like.device)
+
+
+def _sums(like: Tensor) -> Tensor:
+    return torch.zeros_like(like, dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
+
+
+def _add_outer(sums: Tensor, gradient: Tensor, hidden: Tensor) -> None:
+    """sums [V, H] += gradient.T @ hidden, the products summed in the type of `sums`."""
+    if gradient.is_cuda and gradient.dtype != sums.dtype:
+        torch.addmm(sums, gradient.t(), hidden, out_dtype=sums.dtype, out=sums)
+    else:
+        sums += outer(gradient, hidden)

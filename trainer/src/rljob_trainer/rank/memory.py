@@ -1,0 +1,65 @@
+"""What a rank holds of GPU memory: measured, given back, and named if it did not suffice."""
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from rljob_trainer.memory.explained import explained
+from rljob_trainer.memory.held import Held
+from rljob_trainer.memory.rank_advice import HOST, REST, RankPhase, rank_error
+from rljob_trainer.rank.models.role import ModelRole
+
+if TYPE_CHECKING:
+    from rljob_trainer.rank.rank import Rank
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_phase(phase: RankPhase) -> Callable[[Callable[Concatenate["Rank", P], R]], Callable[Concatenate["Rank", P], R]]:
+    """For a method of Rank: raises JobError that says what held the memory if it did not suffice."""
+
+    def decorated(method: Callable[Concatenate["Rank", P], R]) -> Callable[Concatenate["Rank", P], R]:
+        @wraps(method)
+        def call(rank: "Rank", /, *args: P.args, **kwargs: P.kwargs) -> R:
+            with explained(lambda text: rank_error(phase, Held.of(text, held_by(rank), REST), rank.spec), HOST[phase]):
+                return method(rank, *args, **kwargs)
+
+        return call
+
+    return decorated
+
+
+def give_back(device: torch.device) -> None:
+    """Free what torch's allocator keeps of the GPU for later tensors: another process needs it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def held_by(rank: "Rank") -> dict[str, int]:
+    """Bytes on the rank's device of each kind of tensor that outlives a step."""
+    sizes: dict[str, int] = {}
+    for role in rank.roles() if hasattr(rank, "policy") else ():
+        for name, tensors in _kinds(role):
+            sizes[name] = sizes.get(name, 0) + sum(_nbytes(each, rank.device) for each in tensors)
+    return sizes
+
+
+def _kinds(role: ModelRole[nn.Module]) -> Iterable[tuple[str, list[Tensor]]]:
+    parameters: list[Tensor] = list(role.module.parameters())
+    prefix = "" if role.name == "policy" else f"{role.name} "
+    yield f"{prefix}weights", parameters
+    if role.optimizer is not None:
+        yield f"{prefix}gradients", [each.grad for each in parameters if each.grad is not None]
+        states = role.optimizer.state.values()
+        yield f"{prefix}optimizer", [each for state in states for each in state.values() if isinstance(each, Tensor)]
+
+
+def _nbytes(tensor: Tensor, device: torch.device) -> int:
+    """Of this rank's part."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.numel() * local.element_size() if local.device.type == device.type else 0
