@@ -59,7 +59,7 @@ def test_a_slow_node_is_named_and_the_job_trains_on_the_others(cluster: Access, 
             for other in ("node-0", "node-1"):
                 assert named(failed["message"], bad.name, other)
             assert failed["message"].endswith(f"; blamed: {bad.name}")
-            (excluded,) = job.status["excludedNodes"]
+            (excluded,) = job.eventually(lambda: job.status.get("excludedNodes"), "excluded node")
             assert (excluded["name"], excluded["reason"]) == (bad.name, Reason.FABRIC_SLOW)
             job.trains()
             assert nodes_of_workers(job) == {"node-0", "node-1"}

@@ -42,6 +42,10 @@ TRAINED: dict[str, Any] = {
 """A job whose weights depend on nothing but its spec. While it trains, only an eviction makes it save a checkpoint."""
 
 
+REPEATABLE = ("step", "stage", "reward/", "response/", "prompt/", "actor/")
+"""What names of such metrics begin with."""
+
+
 @pytest.fixture
 def allowed(cluster: Access, helm: Helm) -> Iterator[None]:
     """Meanwhile the operator may use Kueue, whether that is installed or not."""
@@ -109,7 +113,7 @@ def test_a_job_of_higher_priority_takes_the_quota_of_one_that_trains(
 
         low.eventually(lambda: low.runs(attempt=2), "attempt 2")
         low.resumes(attempt=2, after=saved)
-        status = low.succeeds_after(Reason.EVICTED)
+        status = low.succeeds_after(Aspect.PREEMPTED)
         assert (status["restarts"], status["attempt"], status["workload"]["evictions"]) == (0, 2, 1)
         taken = sorted(line["step"] for _, line in low.lines())
         assert taken == [*range(1, status["progress"]["totalSteps"] + 1)], "each step once, in whichever attempt"
@@ -125,8 +129,9 @@ def discovery_by(job: Job, layout: Layout) -> dict[str, float]:
     """Of Kueue, by the operator, for one that waits."""
     crd = ("get", "crd", "workloads.kueue.x-k8s.io", "--output=jsonpath={.metadata.creationTimestamp}")
     installed = datetime.fromisoformat(job.kubectl(*crd)).timestamp()
-    name = job.eventually(lambda: job.status.get("workload"), "Workload")["name"]
-    created = min(Audit(layout.audit_log, job.namespace).writes(OPERATOR, "workloads", name))
+    name = job.eventually(lambda: job.status.get("workload"), "name of its Workload")["name"]
+    audit = Audit(layout.audit_log, job.namespace)
+    created = min(job.eventually(lambda: audit.writes(OPERATOR, "workloads", name), "Workload"))
     return {"from the installation of Kueue's kinds to the Workload of a job that waits": created - installed}
 
 
@@ -161,6 +166,5 @@ def lines(job: Job) -> list[Line]:
 
 
 def repeatable(line: Line) -> Line:
-    """What a step's metrics say but for clocks and recoveries."""
-    others = ("time", "throughput/", "recovery/")
-    return {name: value for name, value in line.items() if not name.startswith(others)}
+    """Of a step's metrics, what depends on nothing but the spec."""
+    return {name: value for name, value in line.items() if name.startswith(REPEATABLE)}
