@@ -83,7 +83,7 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> "GRPOConfig":
         shuffle_dataset=spec.data.shuffle,
         seed=spec.training.seed,
         data_seed=spec.data.seed,
-        gradient_checkpointing=actor.gradient_checkpointing,
+        gradient_checkpointing=actor.recompute != "none",
         bf16=False,
         use_cpu=not gpu,
         optim="adamw_torch_fused",

@@ -26,7 +26,7 @@ JOB = {
         },
         "algorithm": {"preset": "grpo"},
         "rollout": {"engine": "hf", "samplesPerPrompt": 4},
-        "actor": {"learningRate": 1.0e-3, "miniBatchSize": 4, "gradientCheckpointing": False},
+        "actor": {"learningRate": 1.0e-3, "miniBatchSize": 4, "recompute": "none"},
         "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
         "training": {"steps": 1},
         "checkpoint": {"everySteps": 1},

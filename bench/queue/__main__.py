@@ -89,7 +89,8 @@ def write_page(found: dict[str, tuple[float, Sequence[float]]], options: argpars
         f" {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}: Kubernetes {KUBERNETES}, Kueue"
         f" {BINARIES['kueue'].version}, KubeRay {BINARIES['kuberay-operator'].version} and KWOK's fake nodes on one"
         f" control plane, one kind of job after the other. {options.jobs} jobs wait in three queues of a cohort, six,"
-        f" three and one of ten; each queue has quota for {options.slots} jobs and borrows. The drivers are played."
+        f" three and one of ten; each queue has quota for {options.slots} jobs and borrows. The drivers are played, and"
+        f" all jobs share one volume."
     )
     rows = [_row(kind, options.jobs, *figures) for kind, figures in found.items()]
     table = "\n".join(["| kind | p50 | p99 | worst | jobs a second |", "| --- | --- | --- | --- | --- |", *rows])

@@ -11,13 +11,15 @@ from kubernetes.watch import Watch
 
 from bench.operator.measures import RAY, RAYJOBS, RLJOBS
 from bench.operator.site import NAMESPACE, wait
-from bench.queue.queues import queue_of
+from bench.queue.queues import CLAIM, queue_of
 from tests.rljob_operator.snapshots import SPEC
 
 WORKLOADS = {"group": "kueue.x-k8s.io", "version": "v1beta2", "namespace": NAMESPACE, "plural": "workloads"}
 CLUSTERS = {**RAY, "plural": "rayclusters"}
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+CHECKPOINT = {"checkpoint": {"volume": {"existingClaim": CLAIM}}}
 
 ENDED = {"jobStatus": "SUCCEEDED", "jobDeploymentStatus": "Complete"}
 """What KubeRay writes when a RayJob's driver has ended; no head answers it in this control plane."""
@@ -59,7 +61,7 @@ def _follow(
 
 
 def rljob(api: Any, name: str, number: int) -> None:
-    _create(api, RLJOBS, "rljob.dev/v1alpha1", "RLJob", name, number, dict(SPEC))
+    _create(api, RLJOBS, "rljob.dev/v1alpha1", "RLJob", name, number, {**SPEC, **CHECKPOINT})
 
 
 def rayjob(api: Any, name: str, number: int, cluster: Mapping[str, Any]) -> None:

@@ -12,6 +12,9 @@ QUEUES = ("first", "second", "third")
 
 GPUS_OF_A_JOB = 8
 
+CLAIM = "shared"
+"""Of all jobs: KWOK binds one volume in some seconds, and jobs with volumes of their own would wait for that."""
+
 API = "kueue.x-k8s.io/v1beta2"
 
 
@@ -25,6 +28,8 @@ def create(access: Access, slots: int) -> None:
         spec = {"cohortName": "bench", "namespaceSelector": {}, "resourceGroups": [group]}
         objects += [_object("ClusterQueue", name, spec)]
         objects += [_object("LocalQueue", name, {"clusterQueue": name}, namespace=NAMESPACE)]
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    objects += [_object("PersistentVolumeClaim", CLAIM, claim, "v1", namespace=NAMESPACE)]
     access.kubectl("apply", "--filename=-", objects=yaml.safe_dump_all(objects))
 
 
@@ -33,5 +38,5 @@ def queue_of(number: int) -> str:
     return next(name for name, most in zip(QUEUES, (6, 9, 10), strict=True) if number % 10 < most)
 
 
-def _object(kind: str, name: str, spec: Mapping[str, Any], **metadata: str) -> dict[str, Any]:
-    return {"apiVersion": API, "kind": kind, "metadata": {"name": name, **metadata}, "spec": dict(spec)}
+def _object(kind: str, name: str, spec: Mapping[str, Any], api: str = API, **metadata: str) -> dict[str, Any]:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **metadata}, "spec": dict(spec)}

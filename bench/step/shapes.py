@@ -98,7 +98,7 @@ def job(shape: Shape, model: Path, engine: str) -> dict[str, Any]:
             },
             "algorithm": {"preset": "grpo", "kl": {"placement": "none"}},
             "rollout": {"engine": engine, "samplesPerPrompt": SAMPLES},
-            "actor": {"learningRate": 1.0e-6, "gradientCheckpointing": False},
+            "actor": {"learningRate": 1.0e-6, "recompute": "none"},
             "rewards": {
                 "functions": [{"name": "letters", "builtin": "similarity", "arguments": {"method": "positions"}}],
             },

@@ -65,7 +65,7 @@ class Job:
                 "sft": {"steps": SUPERVISED_STEPS, "learningRate": 2.0e-3},  # or rewards would hardly rise
                 "algorithm": {"preset": "grpo"},
                 "rollout": {"samplesPerPrompt": 8, "seed": seed, **self.rollout},
-                "actor": {"learningRate": 1.0e-3, "miniBatchSize": 8, "gradientCheckpointing": False},
+                "actor": {"learningRate": 1.0e-3, "miniBatchSize": 8, "recompute": "none"},
                 "rewards": {
                     "functions": [{"name": "letters", "source": REWARD, "env": [MARK_VARIABLE]}],
                     "processes": 1,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from e2e.cluster.binaries import BINARIES, DEFAULT, TESTED, TESTED_ELSEWHERE
+from e2e.cluster.binaries import BINARIES, DEFAULT, GANGS, TESTED, TESTED_ELSEWHERE
 from e2e.cluster.build import build
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import CONTEXT
@@ -21,7 +21,7 @@ def main() -> None:
     try:
         match arguments.command:
             case "up":
-                up(Plane(arguments.dir), arguments.nodes, arguments.gpus, arguments.kubelets, arguments.kueue)
+                up(Plane(arguments.dir), arguments)
             case "down":
                 down(Plane(arguments.dir))
             case "build":
@@ -34,10 +34,10 @@ def main() -> None:
         sys.exit(f"cluster: {error}")
 
 
-def up(plane: Plane, nodes: int, gpus: int, kubelets: int, kueue: bool) -> None:
+def up(plane: Plane, asked: argparse.Namespace) -> None:
     build(DEFAULT)
     start = time.monotonic()
-    started = plane.up(nodes, gpus, kubelets, kueue)
+    started = plane.up(asked.nodes, asked.gpus, asked.kubelets, asked.kueue, asked.gang)
     seconds = time.monotonic() - start
     print(f"started {', '.join(started)} in {seconds:.0f} s" if started else "the cluster is already up")
     print(f"export KUBECONFIG={plane.layout.kubeconfig}")
@@ -60,6 +60,7 @@ def _arguments() -> argparse.Namespace:
     kubelets = "real nodes instead, with kubelet and containerd; needs root (%(default)s)"
     up.add_argument("--kubelets", type=int, default=0, choices=range(9), metavar="N", help=kubelets)
     up.add_argument("--kueue", action="store_true", help="with Kueue")
+    up.add_argument("--gang", choices=GANGS, default="", help="with that scheduler of gangs")
     commands.add_parser("down", parents=[folder], help="end it and remove its folder")
     build = commands.add_parser("build", help="build programs, and print the paths of those named")
     build.add_argument("binaries", nargs="*", metavar="NAME", help=f"of {', '.join(BINARIES)}; what the tests need")

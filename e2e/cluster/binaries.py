@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
@@ -13,6 +14,16 @@ STAGING = "v0" + KUBERNETES.removeprefix("1")
 
 
 @dataclass(frozen=True)
+class Replaced:
+    """A version of a required module. file, text: a source file that is added to it, for what only newer ones have."""
+
+    module: str
+    version: str
+    file: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Binary:
     """One program.
 
@@ -20,6 +31,7 @@ class Binary:
     staging: version of the modules that the module's own go.mod asks for at v0.0.0 and takes from its repository.
     variables: what the linker writes into the program, as PACKAGE.NAME=VALUE.
     data: folders of the module that belong to the program, such as its CRDs.
+    replaced: what the build takes where the module asks for a version that Go's proxy lacks.
     """
 
     name: str
@@ -29,11 +41,12 @@ class Binary:
     staging: str = ""
     variables: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
+    replaced: tuple[Replaced, ...] = field(default=(), repr=False)
 
     @property
     def folder(self) -> Path:
         """Where its build is kept. The name changes with every field, so that a changed recipe is built again."""
-        recipe = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+        recipe = hashlib.sha256((repr(self) + "".join(map(str, self.replaced))).encode()).hexdigest()[:8]
         return cache() / f"{self.name}-{self.version}-{recipe}"
 
     @property
@@ -63,6 +76,18 @@ def _kubernetes(name: str) -> Binary:
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     variables = tuple(f"{package}.{key}={value}" for package in packages for key, value in stamps.items())
     return Binary(name, "k8s.io/kubernetes", f"v{KUBERNETES}", f"cmd/{name}", STAGING, variables)
+
+
+def _volcano(name: str, package: str, *data: str) -> Binary:
+    """Its own go.mod takes volcano.sh/apis from its repository. The proxy's newest one lacks a constant."""
+    constant = 'package v1beta1\n\nconst QueueAllocationGateKey = "scheduling.volcano.sh/queue-allocation-gate"\n'
+    apis = Replaced("volcano.sh/apis", "v1.14.0", "pkg/apis/scheduling/v1beta1/gate.go", constant)
+    return Binary(name, "volcano.sh/volcano", "v1.15.1", package, data=data, replaced=(apis,))
+
+
+def _coscheduling(name: str, package: str, *data: str) -> Binary:
+    translation = Replaced("k8s.io/csi-translation-lib", "v0.34.8")
+    return Binary(name, "sigs.k8s.io/scheduler-plugins", "v0.34.7", package, data=data, replaced=(translation,))
 
 
 _ALL = (
@@ -99,6 +124,10 @@ _ALL = (
         variables=("sigs.k8s.io/kueue/pkg/visibility.certDir=",),
         data=("charts/kueue",),
     ),
+    _volcano("vc-scheduler", "cmd/scheduler", "config/crd", "installer/helm/chart/volcano/config"),
+    _volcano("vc-controller-manager", "cmd/controller-manager"),
+    _coscheduling("coscheduling-scheduler", "cmd/scheduler", "manifests"),
+    _coscheduling("coscheduling-controller", "cmd/controller"),
 )
 
 BINARIES = {binary.name: binary for binary in _ALL}
@@ -119,6 +148,13 @@ NODES = ("kubelet", "kube-proxy", "coredns", "local-path-provisioner")
 
 KUEUE = ("kueue", "helm")
 """What Kueue needs besides: Helm renders its chart."""
+
+GANGS: Mapping[str, tuple[str, ...]] = {
+    "volcano": ("vc-scheduler", "vc-controller-manager"),
+    "coscheduling": ("coscheduling-scheduler", "coscheduling-controller"),
+    "native": (),
+}
+"""What each scheduler of gangs needs besides; Kubernetes' own needs nothing. Only scenarios of gangs have these."""
 
 TESTED = (*DEFAULT, *KUEUE, "prometheus-operator")
 """What the tests need. The others are built when asked for."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e.cluster.binaries import BINARIES, Binary, cache
+from e2e.cluster.binaries import BINARIES, Binary, Replaced, cache
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.progress import LOOK_SECONDS, Progress
 
@@ -60,13 +60,21 @@ def find_go() -> str:
 def go_mod(binary: Binary, original: str) -> str:
     """A go.mod of ours that builds the module as its own, `original`, would.
 
-    Go applies only the main module's `replace` lines. Kubernetes' own point at folders of its repository, whose
-    content is published as modules too.
+    Go applies only the main module's `replace` lines, so those that name a version are repeated. Others point at
+    folders of the module's repository, whose content is published as modules too.
     """
     (language,) = re.findall(r"^go \S+$", original, re.MULTILINE)
     staged = re.findall(r"^\t(\S+) v0\.0\.0$", original, re.MULTILINE) if binary.staging else ()
-    replaces = [f"replace {path} => {path} {binary.staging}" for path in staged]
-    return "\n".join(["module build", language, f"require {binary.module} {binary.version}", *replaces, ""])
+    replaces = dict(re.findall(r"^(?:replace |\t)(\S+) => (\S+ v\S+)$", original, re.MULTILINE))
+    replaces |= {path: f"{path} {binary.staging}" for path in staged}
+    replaces |= {each.module: _changed(each) or f"{each.module} {each.version}" for each in binary.replaced}
+    lines = [f"replace {path} => {target}" for path, target in replaces.items()]
+    return "\n".join(["module build", language, f"require {binary.module} {binary.version}", *lines, ""])
+
+
+def _changed(replaced: Replaced) -> str:
+    """The folder of the module's copy in which a file is added; "" if none is."""
+    return f"./{replaced.module}" if replaced.file else ""
 
 
 def _build_one(go: str, binary: Binary, title: str) -> None:
@@ -75,8 +83,10 @@ def _build_one(go: str, binary: Binary, title: str) -> None:
     result = work / "result"
     result.mkdir(parents=True)
     progress = Progress(title)
-    module = _download(go, binary, work)
+    module = _download(go, binary.module, binary.version, work)
     if binary.package is not None:
+        for each in binary.replaced:
+            _change(go, each, work)
         (work / "go.mod").write_text(go_mod(binary, Path(module["GoMod"]).read_text()))
         linker = " ".join(["-s", "-w", *(f"-X {variable}" for variable in binary.variables)])
         package = f"{binary.module}/{binary.package}".rstrip("/")
@@ -89,15 +99,20 @@ def _build_one(go: str, binary: Binary, title: str) -> None:
     progress.end()
 
 
-def _download(go: str, binary: Binary, work: Path) -> dict[str, str]:
+def _change(go: str, replaced: Replaced, work: Path) -> None:
+    if replaced.file:
+        folder = work / _changed(replaced)
+        _copy(Path(_download(go, replaced.module, replaced.version, work)["Dir"]), folder)
+        (folder / replaced.file).write_text(replaced.text)
+
+
+def _download(go: str, path: str, version: str, work: Path) -> dict[str, str]:
     """What Go says about the module, now on this machine: `GoMod` its go.mod, `Dir` its folder."""
-    command = [go, "mod", "download", "-json", f"{binary.module}@{binary.version}"]
+    command = [go, "mod", "download", "-json", f"{path}@{version}"]
     run = subprocess.run(command, cwd=work, env=_environment(), capture_output=True, text=True, check=False)
     module: dict[str, str] = json.loads(run.stdout or "{}")
     if run.returncode:
-        raise ClusterError(
-            f"cannot fetch {binary.module}@{binary.version}: {module.get('Error') or run.stderr.strip()}"
-        )
+        raise ClusterError(f"cannot fetch {path}@{version}: {module.get('Error') or run.stderr.strip()}")
     return module
 
 

@@ -61,7 +61,7 @@ def _api_server(layout: Layout) -> dict[str, object]:
         "etcd-cafile": layout.pki("etcd-ca.crt"),
         "etcd-certfile": layout.pki("etcd.crt"),
         "etcd-keyfile": layout.pki("etcd.key"),
-        **_server(layout, "kube-apiserver"),
+        **server(layout, "kube-apiserver"),
         "advertise-address": layout.address,
         # No Endpoints may hold a loopback address; there is one, and a user of it, only with real nodes.
         "endpoint-reconciler-type": "lease" if layout.has_real_nodes else "none",
@@ -88,26 +88,30 @@ def _api_server(layout: Layout) -> dict[str, object]:
         "audit-policy-file": layout.audit_policy,
         "audit-log-path": layout.audit_log,
         "audit-log-maxsize": 10_000,  # MiB: one file, never rotated
+        **_gates(layout, "GenericWorkload"),
+        **({"runtime-config": "scheduling.k8s.io/v1alpha2=true"} if layout.gang == "native" else {}),
     }
 
 
 def _controller_manager(layout: Layout) -> dict[str, object]:
     return {
         "kubeconfig": layout.kubeconfig_of("system:kube-controller-manager"),
-        **_server(layout, "kube-controller-manager"),
+        **server(layout, "kube-controller-manager"),
         "leader-elect": "false",
         "use-service-account-credentials": "true",
         "root-ca-file": layout.pki("ca.crt"),
         "service-account-private-key-file": layout.pki("tokens.key"),
         "flex-volume-plugin-dir": layout.folder / "volume-plugins",  # made where it is not: by default below /usr
+        **_gates(layout, "GenericWorkload"),  # it removes the finalizer of PodGroups
     }
 
 
 def _scheduler(layout: Layout) -> dict[str, object]:
     return {
         "kubeconfig": layout.kubeconfig_of("system:kube-scheduler"),
-        **_server(layout, "kube-scheduler"),
+        **server(layout, "kube-scheduler"),
         "leader-elect": "false",
+        **_gates(layout, "GenericWorkload", "GangScheduling"),
     }
 
 
@@ -146,13 +150,19 @@ def _stages() -> list[Path]:
     return [file for kind in kinds for file in sorted((folder / kind).glob("*-*.yaml"))]
 
 
-def _server(layout: Layout, name: str) -> dict[str, object]:
+def server(layout: Layout, name: str) -> dict[str, object]:
+    """Flags of a program that listens as Kubernetes' own do."""
     return {
         "bind-address": layout.host(name),
         "secure-port": layout.ports[name],
         "tls-cert-file": layout.pki("server.crt"),
         "tls-private-key-file": layout.pki("server.key"),
     }
+
+
+def _gates(layout: Layout, *names: str) -> dict[str, object]:
+    """Feature gates for gangs of Kubernetes' own scheduler, where a cluster has these."""
+    return {"feature-gates": ",".join(f"{name}=true" for name in names)} if layout.gang == "native" else {}
 
 
 STORAGE = (
@@ -185,8 +195,3 @@ KUEUE = Component("kueue", _kueue, "/readyz", ("kueue-webhooks", "kueue-visibili
 
 COMPONENTS = {component.name: component for component in (*STORAGE, *CONTROLLERS, *FAKE_NODES)}
 """Those of every cluster with fake nodes, in the order of starting."""
-
-EVERY = {component.name: component for component in (*STORAGE, *CONTROLLERS, KUEUE, *FAKE_NODES)}
-"""In the order of starting; stopped the other way round, for an API server that outlives its etcd hangs."""
-
-LISTENERS = tuple(listener for component in EVERY.values() for listener in component.listeners)

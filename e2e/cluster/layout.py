@@ -28,12 +28,16 @@ _SERVER_NAMES = (
     "kubernetes.default.svc.cluster.local",
 )
 
+GANG_SCHEDULER = "gang-scheduler"
+"""The user that Volcano's and scheduler-plugins' programs are."""
+
 _USERS: Mapping[str, tuple[str, ...]] = {
     "admin": ("system:masters",),
     "system:kube-controller-manager": (),
     "system:kube-scheduler": (),
     "kuberay-operator": ("system:masters",),
     "kwok": ("system:masters",),
+    GANG_SCHEDULER: ("system:masters",),
 }
 """Who has a client certificate, and the groups in it."""
 
@@ -51,11 +55,15 @@ _AUDIT_POLICY = {
 
 @dataclass(frozen=True)
 class Layout:
-    """ports: by what listens there. address: where the API server listens, which real nodes and their pods reach."""
+    """ports: by what listens there. address: where the API server listens, which real nodes and their pods reach.
+
+    gang: which scheduler of gangs the cluster has; "" for none.
+    """
 
     folder: Path
     ports: Mapping[str, int]
     address: str = HOST
+    gang: str = ""
 
     @property
     def has_real_nodes(self) -> bool:
@@ -101,14 +109,14 @@ def load(folder: Path) -> Layout | None:
     return Layout(folder, **json.loads(file.read_text())) if file.exists() else None
 
 
-def make(folder: Path, listeners: Sequence[str], address: str = HOST) -> Layout:
-    layout = Layout(folder, free_ports(listeners), address)
+def make(folder: Path, listeners: Sequence[str], address: str = HOST, gang: str = "") -> Layout:
+    layout = Layout(folder, free_ports(listeners), address, gang)
     for part in ("pki", "logs"):
         (folder / part).mkdir(exist_ok=True)
     layout.audit_policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
     _write_pki(layout)
     unfinished = folder / "ports.json.new"
-    unfinished.write_text(json.dumps({"ports": layout.ports, "address": address}))
+    unfinished.write_text(json.dumps({"ports": layout.ports, "address": address, "gang": gang}))
     unfinished.rename(folder / "ports.json")
     return layout
 

@@ -19,7 +19,7 @@ NODE_SIZE = {"cpu": "128", "memory": "1Ti", "pods": "256", "ephemeral-storage": 
 
 
 def install_rljob(access: Access) -> None:
-    _apply(access, RLJOB)
+    apply(access, RLJOB)
     wait_until_served(access, "rljob.dev/v1alpha1", {"RLJob"})
 
 
@@ -32,7 +32,7 @@ def install_kuberay(access: Access) -> None:
     if _served(access, "ray.io/v1") >= kinds:
         return
     ray_cluster = BINARIES["kuberay-operator"].share("config/crd/bases") / "ray.io_rayclusters.yaml"
-    _apply(access, ray_cluster)
+    apply(access, ray_cluster)
     others = [_crd_without_schema("ray.io", kind) for kind in ("RayJob", "RayService")]
     access.kubectl("apply", "--filename=-", objects=yaml.safe_dump_all(others))
     wait_until_served(access, "ray.io/v1", kinds)
@@ -49,7 +49,7 @@ def install_nodes(access: Access, count: int, gpus: int) -> None:
     access.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "node", "--selector=type=kwok")
 
 
-def _apply(access: Access, *files: Path) -> None:
+def apply(access: Access, *files: Path) -> None:
     """Server-side, since KubeRay's CRDs are too long for the annotation that kubectl otherwise writes."""
     names = [f"--filename={file}" for file in files]
     access.kubectl("apply", "--server-side", "--force-conflicts", *names)

@@ -12,18 +12,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.cluster import gangs, locks, objects, processes
 from e2e.cluster import kueue as queues
-from e2e.cluster import locks, objects, processes
 from e2e.cluster.access import Access
-from e2e.cluster.binaries import DEFAULT, KUEUE, cache
+from e2e.cluster.binaries import DEFAULT, GANGS, KUEUE, cache
 from e2e.cluster.build import build
-from e2e.cluster.components import CONTROLLERS, EVERY, FAKE_NODES, LISTENERS, STORAGE, Component
+from e2e.cluster.components import CONTROLLERS, FAKE_NODES, STORAGE, Component
 from e2e.cluster.components import KUEUE as QUEUES
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.health import wait_until_ready
 from e2e.cluster.layout import HOST, Layout, load, make
 from e2e.nodes import network
 from e2e.nodes import up as real_nodes
+
+EVERY = {component.name: component for component in (*STORAGE, *CONTROLLERS, QUEUES, *gangs.EVERY, *FAKE_NODES)}
+"""In the order of starting; stopped the other way round, for an API server that outlives its etcd hangs."""
+
+LISTENERS = tuple(listener for component in EVERY.values() for listener in component.listeners)
 
 STOP_SECONDS = 10.0
 """After which a component that was asked to stop is killed."""
@@ -57,27 +62,29 @@ class Plane:
         found = processes.find(self.folder)
         return [name for name in EVERY if name in found]
 
-    def up(self, nodes: int = 4, gpus: int = 8, kubelets: int = 0, kueue: bool = False) -> list[str]:
+    def up(self, nodes: int = 4, gpus: int = 8, kubelets: int = 0, kueue: bool = False, gang: str = "") -> list[str]:
         """Bring up what does not run; returns the names of what was started.
 
         nodes: fake nodes, with `gpus` GPUs each. A node that exists keeps its GPUs.
         kubelets: real nodes; a cluster has either kind.
         kueue: with Kueue; a cluster that has it keeps it.
+        gang: with that scheduler of gangs; a cluster that has one keeps it.
         """
-        self.refuse_others(kubelets)  # before builds, which take long
-        build((*DEFAULT, *(KUEUE if kueue else ())))
+        self.refuse_others(kubelets, gang)  # before builds, which take long
+        build((*DEFAULT, *(KUEUE if kueue else ()), *GANGS.get(gang, ())))
         if kubelets:
             real_nodes.prepare()
         with locks.locked(self.folder, locks.MARKER):
-            self.refuse_others(kubelets)
+            self.refuse_others(kubelets, gang)
             if kubelets:
                 real_nodes.refuse_other_images(self.folder)
-            layout = load(self.folder) or make(self.folder, LISTENERS, network.free_address() if kubelets else HOST)
+            address = network.free_address() if kubelets else HOST
+            layout = load(self.folder) or make(self.folder, LISTENERS, address, gang)
             running = self.running
             if kueue:
                 queues.prepare(layout)
             queued = (QUEUES,) if queues.is_prepared(layout) else ()
-            wanted = (*STORAGE, *CONTROLLERS, *queued, *(() if kubelets else FAKE_NODES))
+            wanted = (*STORAGE, *CONTROLLERS, *queued, *gangs.components(layout), *(() if kubelets else FAKE_NODES))
             missing = [component.name for component in wanted if component.name not in running]
             try:
                 self._bring_up(layout, nodes, gpus, kubelets)
@@ -87,9 +94,11 @@ class Plane:
                 raise
             return missing
 
-    def refuse_others(self, kubelets: int) -> None:
-        """Raises ClusterError where there is a cluster of the other kind of nodes."""
+    def refuse_others(self, kubelets: int, gang: str = "") -> None:
+        """Raises ClusterError where there is a cluster of the other kind of nodes, or without that scheduler."""
         layout = load(self.folder)
+        if layout is not None and gang not in ("", layout.gang):
+            raise ClusterError(f"the cluster in {self.folder} lacks {gang}: take it down first (make cluster-down)")
         if layout is not None and layout.has_real_nodes != (kubelets > 0):
             kind = "real" if layout.has_real_nodes else "fake"
             raise ClusterError(f"the cluster in {self.folder} has {kind} nodes: take it down first (make cluster-down)")
@@ -104,6 +113,8 @@ class Plane:
         objects.install_kuberay(self.access)
         if queues.is_prepared(layout):
             self._start_kueue(layout)
+        gangs.install(self.access, layout)
+        self._start(layout, *gangs.components(layout))
         if kubelets:
             real_nodes.up(layout, self.access, kubelets)
             return

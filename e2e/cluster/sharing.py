@@ -19,11 +19,14 @@ USERS = "users"
 
 
 @contextmanager
-def shared(folder: Path, nodes: int = 4, gpus: int = 8, kubelets: int = 0, kueue: bool = False) -> Iterator[Plane]:
+def shared(
+    folder: Path, nodes: int = 4, gpus: int = 8, kubelets: int = 0, kueue: bool = False, gang: str = ""
+) -> Iterator[Plane]:
+    """The arguments are those of Plane.up."""
     plane = Plane(folder)
     with locks.locked(folder, USERS, fcntl.LOCK_SH):
         _start_guard(folder)
-        plane.up(nodes, gpus, kubelets, kueue)
+        plane.up(nodes, gpus, kubelets, kueue, gang)
         yield plane
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from bench.commits import content, last_change
 from bench.recovery_page import write_part
+from e2e.cluster.binaries import BINARIES, KUBERNETES
 from e2e.cluster.fixtures import CONTEXT
 from e2e.scenarios.results import CODE, Recorder, Result, last, read
 from rljob_api.markdown import table
@@ -31,6 +32,12 @@ WITHOUT_SECONDS = (
     " kills the operator while the job recovers: its seconds start at the loss of the head and include half a minute"
     " for the dead operator's Lease. The [campaign of faults](recovery_cluster.md) says how soon an update follows the"
     " operator's death."
+)
+
+GANGS = (
+    "Scenarios with a gang scheduler in brackets run on a control plane with KWOK's fake nodes, with played drivers:"
+    f" Volcano {BINARIES['vc-scheduler'].version}, scheduler-plugins {BINARIES['coscheduling-scheduler'].version}"
+    f" (coscheduling), Kubernetes {KUBERNETES}'s own scheduler (native)."
 )
 
 CLOCKS = (
@@ -77,7 +84,7 @@ def write_page(results: Iterable[Result]) -> None:
     about = (
         "The last result of each scenario of [e2e/scenarios](../../e2e/scenarios), by `make e2e`, on one machine whose"
         " two kubelets share its CPUs."
-        f" {_age(older, len(found))}\n\n{CLOCKS}\n\n{WITHOUT_SECONDS}"
+        f" {GANGS} {_age(older, len(found))}\n\n{CLOCKS}\n\n{WITHOUT_SECONDS}"
     )
     parts = ["# Scenarios on a cluster with real nodes", about, table(heading, rows)]
     if others:

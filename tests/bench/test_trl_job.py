@@ -11,7 +11,7 @@ GRPO = (
     "data.promptsPerStep=6", "data.maxResponseTokens=11", "data.shuffle=false", "data.seed=5",
     "rollout.samplesPerPrompt=4", "rollout.temperature=0.7", "rollout.topP=0.9", "rollout.topK=40",
     "actor.learningRate=3e-4", "actor.lrSchedule=cosine", "actor.lrWarmupSteps=7", "actor.weightDecay=0.03",
-    "actor.beta1=0.8", "actor.beta2=0.95", "actor.gradClip=0.5", "actor.gradientCheckpointing=true",
+    "actor.beta1=0.8", "actor.beta2=0.95", "actor.gradClip=0.5", "actor.recompute=layer",
     "algorithm.kl.coefficient=0.04", "algorithm.clipRatio=0.15", "algorithm.entropyCoefficient=0.02",
     "training.steps=9", "training.seed=3",
 )  # fmt: skip

@@ -9,8 +9,20 @@ import sys
 import pytest
 
 from e2e.cluster import build
-from e2e.cluster.binaries import BINARIES
+from e2e.cluster.binaries import BINARIES, Binary, Replaced
 from e2e.cluster.errors import ClusterError
+
+GO_MOD = """module b
+go 1.26
+require (
+\texample.com/staged v0.0.0
+)
+replace example.com/a => example.com/a v1.2.3
+replace (
+\texample.com/c => example.com/d v2.0.0
+\texample.com/e => ./staging/e
+)
+"""
 
 
 @pytest.fixture
@@ -73,7 +85,19 @@ def test_what_a_killed_builder_left_is_no_obstacle(no_builds, tmp_path, monkeypa
 
 
 def test_a_changed_recipe_is_another_build(monkeypatch):
-    kwok = BINARIES["kwok"]
-    changed = {dataclasses.replace(kwok, version="v0.8.1").folder, dataclasses.replace(kwok, data=()).folder}
+    kwok, other = BINARIES["kwok"], (Replaced("example.com/a", "v1.0.0"),)
+    changes = ({"version": "v0.8.1"}, {"data": ()}, {"replaced": other})
+    changed = {dataclasses.replace(kwok, **change).folder for change in changes}
     assert kwok.folder not in changed
-    assert len(changed) == 2
+    assert len(changed) == 3
+
+
+def test_a_build_replaces_what_the_module_replaces_but_for_folders_and_for_what_is_lacking():
+    lacking = (Replaced("example.com/c", "v2.0.1"), Replaced("example.com/e", "v1.0.0", "added.go", "package e\n"))
+    binary = Binary("b", "example.com/b", "v1.0.0", staging="v0.1.0", replaced=lacking)
+    assert [line for line in build.go_mod(binary, GO_MOD).splitlines() if "=>" in line] == [
+        "replace example.com/a => example.com/a v1.2.3",
+        "replace example.com/c => example.com/c v2.0.1",
+        "replace example.com/staged => example.com/staged v0.1.0",
+        "replace example.com/e => ./example.com/e",
+    ]

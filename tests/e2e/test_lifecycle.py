@@ -11,8 +11,9 @@ import pytest
 
 from e2e.cluster import processes
 from e2e.cluster.components import COMPONENTS
-from e2e.cluster.layout import HOST
-from e2e.cluster.plane import Plane
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import HOST, make
+from e2e.cluster.plane import EVERY, LISTENERS, Plane
 from e2e.nodes.traces import files
 from tests.e2e.waiting import eventually
 
@@ -93,11 +94,18 @@ def test_a_user_that_is_killed_while_it_starts_leaves_nothing(folder):
     eventually(lambda: leaves_nothing(Plane(folder), ports))
 
 
+def test_a_cluster_that_runs_gets_no_gang_scheduler_beside_its_own(folder):
+    folder.mkdir()
+    make(folder, LISTENERS, gang="native")
+    with pytest.raises(ClusterError, match="lacks volcano: take it down first"):
+        Plane(folder).up(gang="volcano")
+
+
 def test_a_cluster_that_runs_gets_kueue_and_keeps_it(folder):
     plane = Plane(folder)
     run("up", folder=folder)
     assert run("up", "--kueue", folder=folder).startswith("started kueue in ")
-    ports = plane.layout.ports.values()
+    ports = [plane.layout.ports[port] for name in plane.running for port in EVERY[name].listeners]
     assert all(map(listens, ports))
     plane.stop("kueue", grace=0)
     assert run("up", folder=folder).startswith("started kueue in ")

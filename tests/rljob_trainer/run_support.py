@@ -40,7 +40,7 @@ TINY: dict[str, Any] = {
     },
     "algorithm": {"preset": "grpo"},
     "rollout": {"engine": "hf", "samplesPerPrompt": 2},
-    "actor": {"learningRate": 1e-3, "gradientCheckpointing": False},
+    "actor": {"learningRate": 1e-3, "recompute": "none"},
     "rewards": {"functions": [{"name": "similarity", "builtin": "similarity"}], "processes": 1},
     "training": {"steps": 2},
     "checkpoint": {"everySteps": 0},

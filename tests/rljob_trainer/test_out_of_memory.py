@@ -82,16 +82,19 @@ FULL = replace(TRAINING, parts={"weights": 30 * GIB, "optimizer": 30 * GIB, "gra
         ("update", TRAINING, {}, "actor.tokensPerMicroBatch: lower it from 16384 to 8192"),
         ("update", Held(), {}, "actor.tokensPerMicroBatch: lower it from 16384 to 8192"),
         (
-            "update", TRAINING, {"actor": {"gradientCheckpointing": False}},
-            "actor.gradientCheckpointing: set it to true",
+            "update", TRAINING, {"actor": {"recompute": "none"}},
+            "actor.recompute: set it to layer",
         ),
-        ("update", TRAINING, {"data": LONG}, "actor.fsdp.offload: set it to true, or spread the model over more GPUs"),
-        ("update", FULL, {}, "actor.fsdp.offload: set it to true, or spread the model over more GPUs"),
         (
-            "update", FULL, {"actor": {"fsdp": {"offload": True}}},
+            "update", TRAINING, {"data": LONG},
+            "actor.fsdp.offload: set it to optimizer, or spread the model over more GPUs",
+        ),
+        ("update", FULL, {}, "actor.fsdp.offload: set it to optimizer, or spread the model over more GPUs"),
+        (
+            "update", FULL, {"actor": {"fsdp": {"offload": "all"}}},
             "cluster.gpusPerNode: spread the model over more GPUs: raise it, or cluster.nodes",
         ),
-        ("start", TRAINING, {}, "actor.fsdp.offload: set it to true, or spread the model over more GPUs"),
+        ("start", TRAINING, {}, "actor.fsdp.offload: set it to optimizer, or spread the model over more GPUs"),
         # 80 - 24 of the rank - 1 of the buckets - 2 wanted - 2 of contexts: 51 of 80 GiB
         (
             "weight sync", replace(TRAINING, parts=STATE), {"rollout": {"gpuMemoryUtilization": 0.7}},
@@ -100,7 +103,7 @@ FULL = replace(TRAINING, parts={"weights": 30 * GIB, "optimizer": 30 * GIB, "gra
         ("weight sync", replace(TRAINING, parts=STATE), {}, "rollout.weightSync.bucketMib: lower it from 512 to 64"),
         (
             "weight sync", TRAINING, {"rollout": {"weightSync": {"bucketMib": 32}}},
-            "actor.fsdp.offload: set it to true, or spread the model over more GPUs",
+            "actor.fsdp.offload: set it to optimizer, or spread the model over more GPUs",
         ),
     ],
 )  # fmt: skip

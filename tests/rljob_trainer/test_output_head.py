@@ -208,7 +208,7 @@ def test_triton_kernels_compute_the_same_in_their_interpreter():
     """Triton reads its variable when it is imported, so in a process of its own."""
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     found = subprocess.run(
-        [sys.executable, "-m", "tests.rljob_trainer.triton_rows_check"],
+        [sys.executable, "-m", "bench.update.kernels"],
         env=environment,
         capture_output=True,
         text=True,

@@ -14,7 +14,10 @@ from rljob_trainer.volume import Volume, write_json
 SFT_STEPS, STEPS = 4, 12
 
 
-def make_run(folder: Path, *, scale: float = 1.0, lacking: tuple[str, ...] = (), stages: str = "both") -> Path:
+def make_run(
+    folder: Path, *, scale: float = 1.0, lacking: tuple[str, ...] = (), stages: str = "both",
+    more: dict[str, float] | None = None,
+) -> Path:  # fmt: skip
     panels = (
         names.RESPONSE_LENGTH_MEAN,
         names.ACTOR_ENTROPY,
@@ -33,6 +36,7 @@ def make_run(folder: Path, *, scale: float = 1.0, lacking: tuple[str, ...] = (),
                 continue
             metrics = dict.fromkeys(panels, scale * step) | {names.REWARD_MEAN: scale * step / 10}
             metrics |= {names.TIME_ROLLOUT: 2.0 * scale, names.TIME_UPDATE: 1.0, names.TIME_STEP: 3.0}
+            metrics |= more or {}
             if step % 6 == 0:
                 metrics[names.VALIDATION_REWARD] = step / 12
             writer.write(step, "rl", {name: value for name, value in metrics.items() if name not in lacking})
@@ -57,6 +61,19 @@ def test_the_panels_hold_the_runs_numbers(tmp_path: Path) -> None:
     for title in ("Response length", "Entropy", "KL", "Clipped", "Gradient norm", "Log-prob", "Effective"):
         assert lines(panel(figure, title), "raw") == [(steps, steps)], title
     assert panel(figure, "Reward").get_xlim() == (0, STEPS + 0.5)
+
+
+def test_what_gpus_did_has_panels_where_it_was_measured(tmp_path: Path) -> None:
+    on_cpus = plot.draw(plot.load_runs([make_run(tmp_path / "cpu")]))
+    figure = plot.draw(plot.load_runs([make_run(tmp_path / "gpu", more={names.MEMORY_UPDATE: 3.0 * (1 << 30)})]))
+    steps = list(range(SFT_STEPS + 1, STEPS + 1))
+    assert lines(panel(figure, "GPU memory"), "raw") == [(steps, [3.0] * len(steps))]
+    titles = [[axes.get_title(loc="left") for axes in each.axes] for each in (on_cpus, figure)]
+    assert {title for title in titles[1] if title not in titles[0]} == {
+        "MFU of an update (share)", "GPU memory of an update (GiB)"
+    }  # fmt: skip
+    for title in ("Idle engines", "Idle ranks"):
+        assert panel(on_cpus, title).get_ylim() == panel(figure, title).get_ylim()
 
 
 def test_several_runs_share_the_panels_and_are_told_apart_by_the_legend(tmp_path: Path) -> None:

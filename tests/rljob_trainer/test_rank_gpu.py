@@ -48,7 +48,7 @@ def train(worker, folder, directory):
     return log_probs, parameters(worker)
 
 
-@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("offload", ["none", "parameters", "optimizer", "all"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.1)])
 def test_training_agrees_with_a_cpu(folder, tmp_path, offload, dtype, tolerance):
     expected, _ = alone(make_spec(model=MODEL), train, folder, str(tmp_path / "cpu"))

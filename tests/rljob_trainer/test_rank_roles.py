@@ -32,7 +32,7 @@ def with_critic(worker, folder, seed):
     head = ValueHead()
     if worker.settings.world > 1:
         fully_shard(head, mesh=worker.mesh)
-    critic = ModelRole("critic", head, head, adamw(head, worker.spec))
+    critic = ModelRole("critic", head, head, adamw(head, worker.spec, worker.device))
     worker.others = [critic]
     return worker.training(critic)
 

@@ -146,11 +146,12 @@ def test_clipping_scales_the_gradient_to_the_norm(folder):
 
 @pytest.mark.parametrize("kind", ["sft", "rl"])
 def test_recomputing_activations_changes_no_gradient(folder, kind):
-    kept, recomputed = (
-        alone(make_spec(actor={"gradientCheckpointing": on, "gradClip": 1e6}), first_gradient, folder, kind)
-        for on in (False, True)
+    kept, recomputed, offloaded = (
+        alone(make_spec(actor={"recompute": how, "gradClip": 1e6}), first_gradient, folder, kind)
+        for how in ("none", "layer", "offload")
     )
     assert largest_difference(recomputed, kept) < 1e-6
+    assert largest_difference(offloaded, recomputed) == 0
 
 
 def first_gradient(worker, folder, kind):

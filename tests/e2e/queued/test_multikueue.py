@@ -27,6 +27,9 @@ pytestmark = pytest.mark.slow
 
 CHECK = {"apiGroup": "kueue.x-k8s.io", "kind": "MultiKueueConfig", "name": "others"}
 
+FRAMEWORKS = ["batch/job", "ray.io/raycluster"]
+"""Of the chart's default, those whose kinds the receiver has: Kueue connects to no cluster that lacks one."""
+
 
 @pytest.fixture(scope="module")
 def planes() -> Iterator[tuple[Access, Access]]:
@@ -34,7 +37,8 @@ def planes() -> Iterator[tuple[Access, Access]]:
     folders = [Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex}" for _ in range(2)]
     with shared(folders[0], kueue=True) as sender, shared(folders[1], kueue=True) as receiver:
         sender.stop("kueue")
-        configure(sender.layout, multiKueue={"externalFrameworks": [{"name": RLJOBS}]})
+        integrations = {"frameworks": FRAMEWORKS, "externalFrameworks": [RLJOBS]}
+        configure(sender.layout, integrations=integrations, multiKueue={"externalFrameworks": [{"name": RLJOBS}]})
         sender.start("kueue")
         yield sender.access, receiver.access
 

@@ -10,8 +10,11 @@ from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero
 class Fsdp(ApiModel):
     """Sharding of the policy over the ranks (FSDP2)."""
 
-    offload: bool = Field(
-        False, description="Keep shards and optimizer state in host memory while they are not in use."
+    offload: Literal["none", "parameters", "optimizer", "all"] = Field(
+        "none",
+        description="What lies in host memory instead of a GPU's. parameters: the float32 shards and their gradients;"
+        " each layer's weights are copied to the GPU for a pass. optimizer: AdamW's two moments, which are copied to"
+        " the GPU for an optimizer step. all: both, and AdamW computes on the host. Without GPUs it changes nothing.",
     )
     reshard_after_forward: bool = Field(
         True,
@@ -51,7 +54,15 @@ class Actor(ApiModel):
         description="Largest number of tokens in one forward and backward pass of a rank; samples are packed without"
         " padding.",
     )
-    gradient_checkpointing: bool = Field(
-        True, description="Discard the activations inside layers and recompute them in the backward pass."
+    recompute: Literal["none", "layer", "offload"] = Field(
+        "layer",
+        description="How the backward pass gets the activations inside layers. none: they are kept, which takes most"
+        " memory. layer: only each layer's input is kept, and the rest is computed again. offload: as layer, with the"
+        " inputs in host memory.",
+    )
+    compile: bool | None = Field(
+        None,
+        description="Compile the decoder's layers with torch.compile: a minute at the first steps, then faster passes."
+        " The default is to compile on GPUs and not on CPUs.",
     )
     fsdp: Fsdp = Field(default_factory=Fsdp, description="Sharding.")

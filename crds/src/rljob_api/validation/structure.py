@@ -1,7 +1,7 @@
 """Validates a value against a structural schema, with messages for the user."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class Finding:
 
 def findings(schema: Schema, value: Any, path: FieldPath = ()) -> Iterator[Finding]:
     """Every error of `value` against `schema`, at most one for a scalar."""
-    if not _has_type(schema, value):
+    if not _has_type(schema, value) and "enum" not in schema:
         wanted = PATTERN_MEANINGS.get(schema.get("pattern", ""), _ARTICLES[schema["type"]])
         yield Finding(path, f"must be {wanted}; got {shown(value)}", _type_remedy(schema, value))
     elif isinstance(value, dict):
@@ -157,10 +157,18 @@ def _scalar(schema: Schema, value: Any, path: FieldPath) -> Finding | None:
     options = schema.get("enum")
     if options and value not in options:
         wanted = f"one of {', '.join(options)}" if len(options) > 1 else options[0]
-        near = closest(value, options) if len(options) > 1 else None
+        near = _near(value, options) if len(options) > 1 else None
         return Finding(path, f"must be {wanted}; got {shown(value)}", f"Did you mean {near}?" if near else "")
     wanted = _broken_length(schema, value) if isinstance(value, str) else _broken_range(schema, value)
     return Finding(path, f"{wanted}; got {shown(value)}") if wanted else None
+
+
+def _near(value: Any, options: Sequence[str]) -> str | None:
+    """The option that is probably meant; for true and false, which YAML also reads from yes and no: all and none."""
+    if isinstance(value, bool):
+        meant = "all" if value else "none"
+        return meant if meant in options else None
+    return closest(value, options) if isinstance(value, str) else None
 
 
 def _broken_length(schema: Schema, text: str) -> str:

@@ -35,7 +35,8 @@ VERL_NAMES = {
     "ppo_max_token_len_per_gpu": "spec.actor.tokensPerMicroBatch",
     "param_offload": "spec.actor.fsdp.offload",
     "optimizer_offload": "spec.actor.fsdp.offload",
-    "enable_gradient_checkpointing": "spec.actor.gradientCheckpointing",
+    "enable_gradient_checkpointing": "spec.actor.recompute",
+    "use_torch_compile": "spec.actor.compile",
     "custom_reward_function": "spec.rewards.functions",
     "total_training_steps": "spec.training.steps",
     "total_epochs": "spec.training.epochs",
@@ -49,6 +50,9 @@ VERL_NAMES = {
     "n_gpus_per_node": "spec.cluster.gpusPerNode",
 }
 """Names in verl's configuration that differ from RLJob's."""
+
+FORMER_NAMES = {"gradientCheckpointing": "Write recompute: layer instead of true, and recompute: none instead of false"}
+"""Fields of earlier versions, and what replaces them."""
 
 _ELSEWHERE_AT_MOST = 3
 
@@ -65,7 +69,9 @@ def sibling_meant(name: str, siblings: Sequence[str]) -> str | None:
     camel = to_camel(name)
     if camel in siblings:
         return camel
-    return None if name.lower() in VERL_NAMES or camel in _places() else closest(camel, siblings)
+    return (
+        None if name in FORMER_NAMES or name.lower() in VERL_NAMES or camel in _places() else closest(camel, siblings)
+    )
 
 
 def suggest_field(name: str, siblings: Sequence[str]) -> str:
@@ -73,6 +79,8 @@ def suggest_field(name: str, siblings: Sequence[str]) -> str:
     camel = to_camel(name)
     if name in {"true", "false"}:
         return "YAML reads the keys y, n, yes, no, on and off as booleans: put the key in quotes"
+    if name in FORMER_NAMES:
+        return FORMER_NAMES[name]
     if meant := sibling_meant(name, siblings):
         return f"Did you mean {meant}?"
     if name.lower() in VERL_NAMES:

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "run": "Train on this machine.",
     "validate": "Check RLJob files and list every error.",
     "show": "Print a job as it will run, every default filled in.",
+    "plan": "Print the GPU memory that each phase of a job takes.",
     "preflight": "Measure the links between this machine's GPUs.",
     "data": "Write a small example data set.",
     "status": "Summarise a run's directory.",

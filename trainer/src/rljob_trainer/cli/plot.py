@@ -17,7 +17,8 @@ def plot(
     """Draw a run's curves; print the picture's path.
 
     They are reward, response length, entropy, KL, clip fraction, gradient norm, the difference of log-probabilities
-    between engine and trainer, effective sample size, and the time of each phase.
+    between engine and trainer, effective sample size, MFU and memory of GPUs, the share of a step in which engines and
+    ranks are idle, and the time of each phase.
     """
     from rljob_trainer.progress import plot as plots
 

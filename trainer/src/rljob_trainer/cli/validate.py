@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:  # slow to import, and `--help` does not need them
-    from rljob_api.validation import Judged, Problem
+    from rljob_api import ResolvedSpec
+    from rljob_api.validation import Judged, Problem, Validated
+    from rljob_trainer.memory.plan import TooMuch
 
 
 def validate(
@@ -31,8 +33,9 @@ def validate(
         )
         problems = in_order([*found.problems, *ours])
         errors += len(problems)
-        if problems or found.notes:
-            typer.echo(printable(render_problems([*problems, *found.notes])))
+        notes = [*found.notes, *([] if problems else _too_large(found, file))]
+        if problems or notes:
+            typer.echo(printable(render_problems([*problems, *notes])))
         if not problems:
             typer.echo(f"{file}: valid: {', '.join(job.metadata.name for job in found.jobs)}")
     if errors:
@@ -72,6 +75,50 @@ def _wrong_arguments(judged: "Judged") -> "Iterator[Problem]":
         at = tuple(error.field.split(".", 3))
         yield Problem(*judged.document.locate(at, key=True), error.field, error.message)
 
+
+def _too_large(found: "Validated", file: Path) -> "Iterator[Problem]":
+    """A warning for each remedy without which a job does not fit the default GPU; the cluster's are not known here."""
+    from rljob_api import resolve
+    from rljob_api.validation import Problem
+    from rljob_trainer.memory.gpus import DEFAULT
+    from rljob_trainer.memory.held import GIB
+
+    for judged, job in zip(found.documents, found.jobs, strict=True):
+        planned = _planned(resolve(job.spec), file.resolve().parent)
+        for remedy in dict.fromkeys(each.remedy for each in planned):
+            phases = [each for each in planned if each.remedy == remedy]
+            message = (
+                f"warning: an {DEFAULT} does not suffice for"
+                f" {', '.join(f'the {each.phase} ({each.needed / GIB:.1f} GiB)' for each in phases)}: {remedy.advice};"
+                f" `rljob plan {file} --gpu NAME` plans for another GPU"
+            )
+            place = tuple(remedy.field.split("."))
+            yield Problem(*judged.document.locate(place, key=False), remedy.field, message)
+
+
+def _planned(spec: "ResolvedSpec", base_dir: Path) -> "tuple[TooMuch, ...]":
+    """What does not fit, of a model whose configuration is here and that may be large."""
+    from rljob_trainer.errors import RLJobError
+    from rljob_trainer.memory import plan
+    from rljob_trainer.memory.config import config_folder, planned_config
+    from rljob_trainer.memory.gpus import DEFAULT, gpu_bytes
+    from rljob_trainer.memory.work import work_of
+
+    try:
+        scratch = spec.model.from_scratch
+        large = scratch is not None and scratch.layers * scratch.hidden_size**2 > _SMALL
+        here = large or config_folder(spec.model, base_dir) is not None
+        if spec.cluster.gpus_per_node == 0 or spec.model.trust_remote_code or not here:
+            return ()
+        from rljob_trainer.memory.measured import model_size
+
+        return plan.plan(model_size(planned_config(spec.model, base_dir)), work_of(spec), gpu_bytes(DEFAULT)).too_much
+    except RLJobError:  # a folder that is missing here may exist in the cluster
+        return ()
+
+
+_SMALL = 4_000_000
+"""Layers times the square of the width, of a model of 50M parameters: smaller ones fit, and a plan takes seconds."""
 
 _CODE_FIELDS = ("builtin", "path", "source", "function", "arguments")
 """Fields of a reward function that determine its code. Errors in other fields do not prevent this check."""

@@ -28,6 +28,13 @@ def speed_up_linear_layers(model: nn.Module) -> None:
             module.__class__ = CpuLinear
 
 
+def plain_linear_layers(module: nn.Module) -> None:
+    """Undo speed_up_linear_layers: torch.compile takes no such product of weights that change."""
+    for part in module.modules():
+        if type(part) is CpuLinear:
+            part.__class__ = nn.Linear
+
+
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """states [..., K], weight [N, K], bias [N] -> [..., N]: torch.nn.functional.linear with its gradient."""
     if not _for_onednn(states, weight):

@@ -7,10 +7,6 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import structlog
-
-log = structlog.get_logger()
-
 
 @cache
 def missing_for_triton() -> str | None:
@@ -28,5 +24,9 @@ def triton_ready() -> bool:
     """Whether nothing is missing. Logs once what is."""
     missing = missing_for_triton()
     if missing is not None:
-        log.warning("triton_missing", missing=missing, effect="plain PyTorch computes instead: slower")
+        import structlog
+
+        structlog.get_logger().warning(
+            "triton_missing", missing=missing, effect="plain PyTorch computes instead: slower"
+        )
     return missing is None

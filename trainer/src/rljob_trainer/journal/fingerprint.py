@@ -26,7 +26,7 @@ _ROLLOUT_SPEED = {
     "validation",
     "weight_sync",
 }
-_ACTOR_SPEED = {"tokens_per_micro_batch", "gradient_checkpointing", "fsdp"}
+_ACTOR_SPEED = {"tokens_per_micro_batch", "recompute", "compile", "fsdp"}
 _MODEL_SPEED = {"timeout", "lost_after", "replicas", "gpus_per_replica", "cpu", "memory", "template"}
 _REWARDS_SPEED: Any = {"processes": True, "models": {"__all__": _MODEL_SPEED}}
 

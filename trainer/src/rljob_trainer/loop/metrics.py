@@ -8,7 +8,7 @@ import numpy as np
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.progress import names
-from rljob_trainer.rank.results import Updated
+from rljob_trainer.rank.results import Updated, Usage
 from rljob_trainer.rollouts.weight_sync import Synced
 from rljob_trainer.types import Floats, GroupSummary
 
@@ -89,7 +89,22 @@ def supervised_metrics(parts: Sequence[Updated], learning_rate: float) -> Metric
         names.ACTOR_ENTROPY: sum(each.entropy for each in sums) / _tokens(parts),
         names.ACTOR_GRAD_NORM: float(np.mean(sums[0].grad_norms)),
         names.ACTOR_LEARNING_RATE: learning_rate,
+        **usage_metrics([part.usage for part in parts]),
     }
+
+
+def usage_metrics(parts: Sequence[Usage]) -> Metrics:
+    """Of the ranks' GPUs in an update; nothing on CPUs."""
+    capacity, peak = sum(part.capacity for part in parts), max(part.peak for part in parts)
+    mfu = {names.ACTOR_MFU: sum(part.flops for part in parts) / capacity} if capacity else {}
+    return mfu | ({names.MEMORY_UPDATE: float(peak)} if peak else {})
+
+
+def idle_metrics(times: Mapping[str, float]) -> Metrics:
+    """Shares of an RL step in which engines and ranks wait. times: of its parts, and the whole."""
+    whole = times[names.TIME_STEP]
+    parts = {names.IDLE_ENGINES: names.ENGINE_TIMES, names.IDLE_RANKS: names.RANK_TIMES}
+    return {idle: max(0.0, 1 - sum(times.get(name, 0.0) for name in busy) / whole) for idle, busy in parts.items()}
 
 
 def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rljob_trainer.engines.ends import as_ids, end_ids
 from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.loop.metrics import idle_metrics
 from rljob_trainer.progress import names
 from rljob_trainer.progress.answers import question
 from rljob_trainer.progress.history import history
@@ -63,6 +64,8 @@ class Reporting:
     def step_done(self, step: int, stage: Stage, metrics: dict[str, float]) -> None:
         """Write the step's line everywhere."""
         measured = metrics | self._times
+        if stage == "rl":
+            measured |= idle_metrics(measured)
         line = self._metrics.write(step, stage, measured)
         self._times = {}
         self._progress.step_done(line)

@@ -52,8 +52,8 @@ def rank_remedy(phase: RankPhase, held: Held, spec: ResolvedSpec) -> Remedy:
 
 def _fewer_activations(spec: ResolvedSpec) -> Remedy:
     actor, longest = spec.actor, spec.data.max_prompt_tokens + spec.data.max_response_tokens
-    if not actor.gradient_checkpointing:
-        return Remedy("spec.actor.gradientCheckpointing", "set it to true")
+    if actor.recompute == "none":
+        return Remedy("spec.actor.recompute", "set it to layer")
     half = max(-(-actor.tokens_per_micro_batch // 2048) * 1024, longest)
     if half < actor.tokens_per_micro_batch:
         return Remedy("spec.actor.tokensPerMicroBatch", f"lower it from {actor.tokens_per_micro_batch} to {half}")
@@ -61,8 +61,9 @@ def _fewer_activations(spec: ResolvedSpec) -> Remedy:
 
 
 def _fewer_shards(spec: ResolvedSpec) -> Remedy:
-    if not spec.actor.fsdp.offload:
-        return Remedy("spec.actor.fsdp.offload", "set it to true, or spread the model over more GPUs")
+    further = {"none": "optimizer", "parameters": "all", "optimizer": "all"}.get(spec.actor.fsdp.offload)
+    if further is not None:
+        return Remedy("spec.actor.fsdp.offload", f"set it to {further}, or spread the model over more GPUs")
     return Remedy("spec.cluster.gpusPerNode", "spread the model over more GPUs: raise it, or cluster.nodes")
 
 

@@ -77,6 +77,12 @@ TIME_SYNC = _metric("time/sync", "seconds", "Weight sync and its probe")
 TIME_VALIDATION = _metric("time/validation", "seconds", "Validation")
 TIME_CHECKPOINT = _metric("time/checkpoint", "seconds", "Checkpoint, as far as training waited for it")
 TIME_STEP = _metric("time/step", "seconds", "The whole step, all of the above included")
+ACTOR_MFU = _metric(
+    "actor/mfu", "share", "Model FLOPs utilization of an update: 6 a parameter and token over the GPUs' bfloat16 peak"
+)
+MEMORY_UPDATE = _metric("memory/update", "bytes", "Largest GPU memory of a rank's tensors in an update")
+IDLE_ENGINES = _metric("idle/engines", "share", "Time of the step in which engines neither generate nor get weights")
+IDLE_RANKS = _metric("idle/ranks", "share", "Time of the step in which ranks neither compute nor send weights")
 TOKENS_PER_SECOND = _metric(
     "throughput/tokens_per_second", "tokens/s", "Prompt and response tokens of the step over its time"
 )
@@ -88,6 +94,10 @@ PHASE_TIMES: Final = (
     TIME_START,
 )  # fmt: skip
 """The parts of time/step."""
+
+ENGINE_TIMES: Final = (TIME_ROLLOUT, TIME_VALIDATION, TIME_SYNC)
+RANK_TIMES: Final = (TIME_ADVANTAGE, TIME_UPDATE, TIME_SYNC)
+"""The parts in which they work; validation counts its rewards too."""
 
 OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT)
 """The parts that only some steps have."""

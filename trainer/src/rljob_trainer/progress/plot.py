@@ -57,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """points: a metric that only some steps have."""
+    """points: a metric that only some steps have. unit: by which values are divided."""
 
     title: str
     name: str
@@ -65,6 +65,7 @@ class _Panel:
     bottom: float | None = None
     top: float | None = None
     points: str | None = None
+    unit: float = 1.0
 
 
 _BOTH: Final = ("sft", "rl")
@@ -75,13 +76,19 @@ _PANELS: Final = {
     "C": _Panel("Clipped tokens (share)", names.ACTOR_CLIP_FRACTION, bottom=0),
     "N": _Panel("Gradient norm", names.ACTOR_GRAD_NORM, _BOTH, bottom=0),
     "D": _Panel("Log-probability: |engine - trainer| (mean, nats)", names.ROLLOUT_LOG_PROB_DIFF_MEAN, bottom=0),
+    "M": _Panel("MFU of an update (share)", names.ACTOR_MFU, _BOTH, bottom=0),
+    "P": _Panel("GPU memory of an update (GiB)", names.MEMORY_UPDATE, _BOTH, bottom=0, unit=1 << 30),
+    "I": _Panel("Idle engines (share of a step)", names.IDLE_ENGINES, bottom=0, top=1),
+    "J": _Panel("Idle ranks (share of a step)", names.IDLE_RANKS, bottom=0, top=1),
     "S": _Panel("Effective sample size (share)", names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE, bottom=0, top=1.05),
 }
 _REWARD: Final = _Panel(
     "Reward (mean of the step's responses; points: validation)", names.REWARD_MEAN, points=names.VALIDATION_REWARD
 )
 _SUPERVISED_LOSS: Final = _Panel("Supervised loss (nats per token)", names.ACTOR_LOSS, ("sft",))
-_LAYOUT: Final = "RRL;EKC;NDS;TTT"
+_LAYOUT: Final = "RRRRRRRRLLLL;EEEEKKKKCCCC;NNNNDDDDSSSS;{use};TTTTTTTTTTTT"
+_USE: Final = {True: "MMMPPPIIIJJJ", False: "IIIIIIJJJJJJ"}
+"""Of the hardware: with or without GPUs."""
 
 _INK, _PALE, _GRID = "#444444", "#888888", "#E4E4E4"
 
@@ -111,15 +118,16 @@ def save(figure: Figure, path: Path) -> None:
 
 def draw(runs: Sequence[Run]) -> Figure:
     """One figure for all runs, with the panels of _LAYOUT."""
-    figure = Figure(figsize=(12, 10.5), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(12, 13), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.subplot_mosaic(_LAYOUT)
+    on_gpus = any(names.MEMORY_UPDATE in line for run in runs for line in run.lines)
+    axes = figure.subplot_mosaic(_LAYOUT.format(use=_USE[on_gpus]))
     for one in axes.values():
         _frame(one)
     with_rl = any(line["stage"] == "rl" for run in runs for line in run.lines)
     _draw_panel(axes["R"], _REWARD if with_rl else _SUPERVISED_LOSS, runs)
-    for label, panel in _PANELS.items():
-        _draw_panel(axes[label], panel, runs)
+    for label in _PANELS.keys() & axes.keys():
+        _draw_panel(axes[label], _PANELS[label], runs)
     if len(runs) == 1:
         _draw_times(axes["T"], runs[0])
     else:
@@ -142,7 +150,8 @@ def _draw_panel(axes: Axes, panel: _Panel, runs: Sequence[Run]) -> None:
     _title(axes, panel.title)
     for run, colour in zip(runs, _colours(runs), strict=True):
         for stage in panel.stages:
-            _curve(axes, *run.series(panel.name, stage), colour)
+            steps, values = run.series(panel.name, stage)
+            _curve(axes, steps, values / panel.unit, colour)
         if panel.points is not None and len(at := run.series(panel.points)[0]):
             values = run.series(panel.points)[1]
             axes.plot(at, values, "o", color=colour, markeredgecolor="white", markersize=7, label="validation")

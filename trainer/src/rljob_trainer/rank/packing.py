@@ -77,12 +77,12 @@ class _Part:
 def pack(
     trajectories: Sequence[Trajectory], device: torch.device, *, share: bool = False, apart: bool = False
 ) -> PackedBatch:
-    """Concatenate. No trajectories become one idle token without targets, for a rank that only joins collectives.
+    """Concatenate. No trajectories become two idle tokens without targets, for a rank that only joins collectives.
 
     share: equal prompts come once, if that leaves out enough rows; for attention that goes by `read`.
     apart: each trajectory is a row of its own, for layers that read a row as one sequence.
     """
-    trajectories = trajectories or [supervised(np.zeros(1, np.int32), [])]
+    trajectories = trajectories or [supervised(np.zeros(2, np.int32), [])]
     parts = [_part(trajectory) for trajectory in trajectories]
     rows = _rows_apart(parts) if apart else _rows(parts, share=False)
     shared = _rows(parts, share=True) if share else rows
@@ -111,7 +111,7 @@ def pack(
 
 def _part(trajectory: Trajectory) -> _Part:
     targets_at = np.flatnonzero(trajectory.in_loss)
-    prompt, length = (int(targets_at[0]), int(targets_at[-1])) if targets_at.size else (1, 1)
+    prompt, length = (int(targets_at[0]), int(targets_at[-1])) if targets_at.size else (2, 2)
     return _Part(trajectory.token_ids[:length], prompt, targets_at, trajectory.token_ids[targets_at])
 
 

@@ -44,8 +44,9 @@ from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
 from rljob_trainer.rank.sharding import COMPUTE_DTYPES
-from rljob_trainer.rank.step import Trainee, policy_step, score_samples, supervised_step
+from rljob_trainer.rank.step import Trainee, queue_policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
+from rljob_trainer.rank.usage import UpdateMeter
 from rljob_trainer.types import Floats, Group, Ids, Trajectory, answered
 from rljob_trainer.weights.sender import WeightSender
 from rljob_trainer.workers.worker import Worker
@@ -114,7 +115,7 @@ class Rank(RankCalls):
     def begin_stage(self, stage: Stage) -> None:
         self.saver.wait_staged()
         self._state = None
-        self.policy = with_fresh_optimizer(self.policy, self.spec)
+        self.policy = with_fresh_optimizer(self.policy, self.spec, self.device)
         self.trainee = self.training(self.policy)
         if stage == "rl" and self.spec.needs_reference:
             self.reference = reference_of(self.policy, self.spec, self.folder, self.mesh)
@@ -151,7 +152,9 @@ class Rank(RankCalls):
     ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         self._state = None
-        updated = Updated(supervised_step(self.trainee, shard_of_rows(plan, totals, rows), learning_rate))
+        shard, meter = shard_of_rows(plan, totals, rows), UpdateMeter(self.device)
+        sums = supervised_step(self.trainee, shard, learning_rate)
+        updated = Updated(sums, usage=meter.read(self.policy.module, shard, epochs=1))
         self._state = RankState(training_state, updated)
         return updated
 
@@ -185,8 +188,10 @@ class Rank(RankCalls):
             raise InfrastructureError("no groups are prepared for this update")
         for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
-        sums = policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient)
-        updated = Updated(sums, _importance(shard, version=training_state.step - 1))
+        meter = UpdateMeter(self.device)
+        sums = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient).read()
+        usage = meter.read(self.policy.module, shard, self.spec.actor.epochs)
+        updated = Updated(sums, _importance(shard, version=training_state.step - 1), usage)
         self._state = RankState(training_state, updated)
         return updated
 

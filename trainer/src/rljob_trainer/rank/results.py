@@ -48,11 +48,25 @@ class StepSums:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What an update took of a rank's GPU; nothing on a CPU.
+
+    flops: the model's arithmetic. capacity: what the GPU can do in the same time; 0 if its speed is unknown.
+    peak: bytes of its tensors, at most.
+    """
+
+    flops: float = 0.0
+    capacity: float = 0.0
+    peak: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Updated:
     """A rank's sums over the step, and engine against trainer on its samples (nothing in a supervised step)."""
 
     sums: StepSums
     importance: ImportanceSums = field(default_factory=ImportanceSums)
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import JobError
+from rljob_trainer.rank.compiling import compile_layers, compiles
 from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.loading import empty_model, full_weights
+from rljob_trainer.rank.recomputing import recompute
 from rljob_trainer.weights.saved_names import all_weights
 
 COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -36,8 +38,8 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
     policy = Policy(empty_model(folder, spec.model))
     policy.requires_grad_(trainable)
     _train_without_noise(policy, trainable=trainable)
-    if trainable and spec.actor.gradient_checkpointing:
-        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if trainable:
+        recompute(policy.model, spec.actor.recompute)
     if not trainable:
         for parameter in policy.parameters():  # not policy.to(dtype): rotary frequencies stay in float32
             parameter.data = parameter.data.to(dtype)
@@ -62,9 +64,11 @@ def copy_weights(source: Policy, target: Policy) -> None:
 def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dtype) -> None:
     # Gradients are summed in float32 whatever the compute dtype: in bfloat16 the sum over ranks would lose small ones.
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    offloads = spec.actor.fsdp.offload and mesh.device_type == "cuda"
+    offloads = spec.actor.fsdp.offload in {"parameters", "all"} and mesh.device_type == "cuda"
     offload = CPUOffloadPolicy() if offloads else OffloadPolicy()
-    layers = _layers(policy)
+    layers = decoder_layers(policy.model)
+    if compiles(spec, mesh.device_type):
+        compile_layers(layers)
     if mesh.size() == 1 and dtype is torch.float32 and not offloads:
         policy.to(mesh.device_type)
         return
@@ -79,9 +83,9 @@ def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dt
     fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
 
 
-def _layers(policy: Policy) -> list[nn.Module]:
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
     """The blocks of the decoder, which FSDP gathers one by one: wherever an architecture keeps them."""
-    lists = [module for module in policy.model.modules() if isinstance(module, nn.ModuleList)]
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     layers = max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=nn.ModuleList())
     return list(layers)
 

@@ -6,6 +6,7 @@ the split into micro-batches changes a gradient. FSDP averages gradients over ra
 Between two optimizer steps nothing reads a number back from the device: the host would wait there, and the GPU after.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
@@ -27,6 +28,7 @@ from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.choosing import choose_tokens
 from rljob_trainer.rank.forward import Policy, score, score_only
 from rljob_trainer.rank.models.role import M_co, ModelRole
+from rljob_trainer.rank.optimizer import ShardedAdamW
 from rljob_trainer.rank.packing import PackedBatch, on_device
 from rljob_trainer.rank.parallel import ParallelDims
 from rljob_trainer.rank.results import StepSums
@@ -51,14 +53,15 @@ class PassTerms:
 
 @dataclass(slots=True)
 class RunningSums:
-    """StepSums as they grow.
+    """StepSums as they grow, on the device.
 
-    values: loss, entropy, kl, clipped, drift, advantage, log_prob and advantage x log_prob, [8] float64 on the device.
+    values: loss, entropy, kl, clipped, drift, advantage, log_prob and advantage x log_prob, [8] float64.
+    grad_norms: a scalar of each optimizer step.
     """
 
     values: Tensor
     tokens: int = 0
-    grad_norms: list[float] = field(default_factory=list)
+    grad_norms: list[Tensor] = field(default_factory=list)
 
     @classmethod
     def on(cls, device: torch.device) -> "RunningSums":
@@ -79,9 +82,14 @@ class RunningSums:
         self.tokens += tokens
 
     def read(self) -> StepSums:
-        loss, entropy, kl, clipped, drift, advantages, log_probs, products = self.values.tolist()
+        """Wait for the device. Raises JobError if a gradient's norm was not finite; no step was made since."""
+        norms = [each.to(self.values.device, torch.float64).view(1) for each in self.grad_norms]
+        loss, entropy, kl, clipped, drift, *others = torch.cat([self.values, *norms]).tolist()
+        advantages, log_probs, products, *grad_norms = others
+        if broken := [norm for norm in grad_norms if not math.isfinite(norm)]:
+            raise JobError(f"the gradient's norm is {broken[0]}: lower it", field="spec.actor.learningRate")
         covariance = CovarianceSums(float(self.tokens), advantages, log_probs, products)
-        return StepSums(loss, entropy, kl, clipped, self.tokens, self.grad_norms, drift, covariance)
+        return StepSums(loss, entropy, kl, clipped, self.tokens, grad_norms, drift, covariance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ class Trainee(Generic[M_co]):
     """A model that has an optimizer, as one rank sees it."""
 
     role: ModelRole[M_co]
-    optimizer: torch.optim.Optimizer
+    optimizer: ShardedAdamW
     device: torch.device
     parallel: ParallelDims
     grad_clip: float
@@ -102,28 +110,29 @@ class Trainee(Generic[M_co]):
         """Add this rank's part of the minibatch's gradient. loss: this rank's part of the minibatch's loss."""
         (loss * self.parallel.loss).backward()
 
-    def finish_minibatch(self, learning_rate: float) -> float:
-        """Clip, step, forget the gradients. Returns the norm before clipping.
+    def finish_minibatch(self, learning_rate: float) -> Tensor:
+        """Clip, step, forget the gradients. Returns the norm before clipping, a scalar on the device.
 
-        Raises JobError if it is not finite; nothing has been stepped then.
+        If the norm is not finite, the device leaves out this step and all later ones of this optimizer.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.grad_clip)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        if not torch.isfinite(norm):
-            raise JobError(f"the gradient's norm is {norm.item()}: lower it", field="spec.actor.learningRate")
+        broken = (~torch.isfinite(norm)).float()
+        skip = self.optimizer.skip
+        self.optimizer.skip = broken if skip is None else torch.maximum(skip, broken)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return norm.item()
+        return norm
 
 
 def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.device) -> None:
     """Set `name` (old_log_probs or reference_log_probs) of every sample of the shard."""
-    for samples in shard.micro_batches():
-        log_probs = score_only(policy, _packed(policy, samples, device))
-        if samples:
-            scatter(samples, name, log_probs)
+    passes = list(shard.micro_batches())
+    scored = [score_only(policy, _packed(policy, samples, device)) for samples in passes]
+    for samples, log_probs in zip(passes, scored, strict=True):  # then only: it waits for the device
+        scatter(samples, name, log_probs)
 
 
 def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float) -> StepSums:
@@ -140,9 +149,27 @@ def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float
     return sums.read()
 
 
-def policy_step(
+@dataclass(frozen=True, slots=True)
+class QueuedStep:
+    """A training step that the device has been given whole; the host has waited for none of it.
+
+    scored: samples that had no old_log_probs, with the log-probabilities that their pass computed.
+    """
+
+    sums: RunningSums
+    scored: list[tuple[Sequence[ShardSample], Tensor]]
+
+    def read(self) -> StepSums:
+        """Wait for it, and set those old_log_probs. Raises JobError as RunningSums.read."""
+        sums = self.sums.read()
+        for samples, log_probs in self.scored:
+            scatter(samples, "old_log_probs", log_probs)
+        return sums
+
+
+def queue_policy_step(
     trainee: Trainee[Policy], shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float
-) -> StepSums:
+) -> QueuedStep:
     """All optimizer steps of one training step: `actor.epochs` passes over its minibatches.
 
     Samples without old_log_probs get the ones that their pass computes: with one minibatch and one epoch, the policy
@@ -151,17 +178,15 @@ def policy_step(
     sums = RunningSums.on(trainee.device)
     if spec.algorithm.loss in BY_COVARIANCE:
         choose_tokens(shard, spec.algorithm)
+    scored = []
     for _ in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
-            scored = [
-                (samples, _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums))
-                for samples in shard.passes(minibatch)
-            ]
-            sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
-            for samples, log_probs in scored:
+            for samples in shard.passes(minibatch):
+                log_probs = _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums)
                 if samples and samples[0].old_log_probs is None:
-                    scatter(samples, "old_log_probs", log_probs)
-    return sums.read()
+                    scored.append((samples, log_probs))
+            sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
+    return QueuedStep(sums, scored)
 
 
 def _policy_pass(

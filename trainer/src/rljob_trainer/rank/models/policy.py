@@ -27,5 +27,5 @@ def load_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> ModelRole
     return ModelRole("policy", policy, policy.model)
 
 
-def with_fresh_optimizer(policy: ModelRole[Policy], spec: ResolvedSpec) -> ModelRole[Policy]:
-    return replace(policy, optimizer=adamw(policy.module, spec))
+def with_fresh_optimizer(policy: ModelRole[Policy], spec: ResolvedSpec, device: torch.device) -> ModelRole[Policy]:
+    return replace(policy, optimizer=adamw(policy.module, spec, device))

@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.rank.optimizer import ShardedAdamW
 
 M_co = TypeVar("M_co", bound=nn.Module, covariant=True)
 
@@ -29,7 +30,7 @@ class ModelRole(Generic[M_co]):
     name: str
     module: M_co
     network: nn.Module
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: ShardedAdamW | None = None
     saved: bool = True
 
     def state(self) -> State:
@@ -46,13 +47,14 @@ class ModelRole(Generic[M_co]):
             set_state_dict(self.network, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
 
 
-def adamw(module: nn.Module, spec: ResolvedSpec) -> torch.optim.Optimizer:
-    """The optimizer of spec.actor, fresh."""
+def adamw(module: nn.Module, spec: ResolvedSpec, device: torch.device) -> ShardedAdamW:
+    """The optimizer of spec.actor, fresh. device: of the rank."""
     actor = spec.actor
-    return torch.optim.AdamW(
+    return ShardedAdamW(
         module.parameters(),
         lr=actor.learning_rate,
         betas=(actor.beta1, actor.beta2),
         weight_decay=actor.weight_decay,
-        fused=True,
+        device=device,
+        moments_on_host=actor.fsdp.offload in {"optimizer", "all"},
     )

@@ -1,0 +1,199 @@
+"""Plans of GPU memory against figures that were measured, and against the allocations of a rank on a CPU."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from torch.profiler import ProfilerActivity, profile
+from transformers import Qwen2Config
+
+from rljob_trainer.memory.gpus import gpu_bytes
+from rljob_trainer.memory.held import GIB
+from rljob_trainer.memory.measured import model_size
+from rljob_trainer.memory.phases import phases, update_peak
+from rljob_trainer.memory.plan import plan
+from rljob_trainer.memory.work import work_of
+from rljob_trainer.types import answered
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.cli_support import rljob
+from tests.rljob_trainer.rank_support import MARK, alone, bundle_of, plans_of
+
+SHAPES = {"0.5B": (896, 4864, 24, 14, 2), "1.5B": (1536, 8960, 28, 12, 2), "7B": (3584, 18944, 28, 28, 4)}
+"""Qwen2.5: width, width of the MLP, layers, heads, KV heads."""
+
+H100 = gpu_bytes("H100-80GB")
+
+
+def config(shape, vocabulary=151_936):
+    hidden, wide, layers, heads, kv_heads = shape
+    return Qwen2Config(
+        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=wide, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, tie_word_embeddings=shape != SHAPES["7B"],
+        max_position_embeddings=32_768, eos_token_id=0, bos_token_id=None, pad_token_id=0,
+        architectures=["Qwen2ForCausalLM"],
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sizes():
+    return {name: model_size(config(shape)) for name, shape in SHAPES.items()}
+
+
+def spec_of(ranks=1, **blocks):
+    data = {"train": ["rows.jsonl"], "maxResponseTokens": 512}
+    return make_spec(**{"cluster": {"gpusPerNode": ranks}, "data": data, **blocks})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("0.5B", 494_032_768), ("1.5B", 1_543_714_304), ("7B", 7_615_616_512)]
+)
+def test_a_block_keeps_what_is_counted_by_hand(sizes, name, parameters):
+    """Bytes a token. Each norm: a copy in float32, the normalised one, the scaled one; queries, keys, values, the
+    attention's output; gate, activation, up, product. Compiled: the norm's input, the scaled one; no activation.
+    """
+    hidden, wide, layers, heads, kv_heads = SHAPES[name]
+    kv = hidden // heads * kv_heads
+    size = sizes[name]
+    assert size.saved == pytest.approx(2 * (4 + 2 + 2) * hidden + 2 * (2 * hidden + 2 * kv) + 4 * 2 * wide, rel=0.01)
+    assert size.compiled == pytest.approx(2 * (2 + 2) * hidden + 2 * (2 * hidden + 2 * kv) + 3 * 2 * wide, rel=0.01)
+    assert size.kv == layers * 2 * kv * 2
+    assert size.parameters == pytest.approx(parameters, rel=1e-3)
+
+
+@pytest.mark.parametrize(("recompute", "measured"), [("layer", 26), ("none", 45)])
+def test_an_update_takes_what_was_measured_on_a_gpu(sizes, recompute, measured):
+    """torch's peak in GiB, on an H200: 1.5B with compiled layers, two passes of 16 x 640 tokens, one rank.
+
+    Source: the table "update phase, FSDP2" of the device's README (script update_variants.sh), November 2026.
+    """
+    spec = spec_of(algorithm={"kl": {"placement": "none"}}, actor={"recompute": recompute})
+    work = replace(work_of(spec), tokens=16 * 640, compiled=True)
+    assert update_peak(sizes["1.5B"], work) / GIB == pytest.approx(measured, rel=0.1)
+
+
+def test_the_run_that_ended_at_its_first_sync_is_understood(sizes):
+    """0.5B, 40,960 tokens a pass, no recomputation, on an H100: the update ran, and then the engine found no room.
+
+    Source: "Our own trainer in the same run" of the peers' README, 2026-11-27. Ranks kept what they had allocated.
+    """
+    actor = {"tokensPerMicroBatch": 40_960, "recompute": "none"}
+    found = plan(sizes["0.5B"], work_of(spec_of(algorithm={"kl": {"placement": "none"}}, actor=actor)), H100)
+    assert not found.too_much
+    assert found.peaks["update"] + found.phases["sync"]["KV cache"] > H100
+
+
+SMALL = (192, 768, 3, 3, 1)
+
+
+def peak_of_an_update(worker, folder, budget):
+    """Bytes that a rank allocates in its second update at most, beyond those that it keeps, as PyTorch counts them."""
+    draw = np.random.default_rng(0)
+    drawn = [draw.integers(1, 500, 128).astype(np.int32) for _ in range(16)]
+    samples = [answered(each[:8], each[8:], np.full(120, -1.0, np.float32), 0, 1.0, "length") for each in drawn]
+    plans, totals = plans_of(samples, 1, budget)
+    advantages = [np.ones(each.loss_tokens, np.float32) for each in samples]
+    worker.load(folder)
+    worker.begin_stage("rl")
+    for _ in range(2):
+        worker.prepare(plans[0], totals, *bundle_of(samples))
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            worker.update(advantages, 1e-5, 0.0, MARK)
+    events = [each for each in profiled.profiler.kineto_results.events() if each.name() == "[memory]"]
+    return np.cumsum([each.nbytes() for each in sorted(events, key=lambda each: each.start_ns())]).max()
+
+
+@pytest.mark.parametrize("recompute", ["layer", "none"])
+@pytest.mark.parametrize("budget", [1024, 2048])
+def test_an_update_takes_what_a_rank_allocates(tmp_path, recompute, budget):
+    """On a CPU, in bfloat16: FSDP2, packed attention, blocks and head as on a GPU. 2048 tokens are one pass."""
+    from transformers import AutoModelForCausalLM
+
+    shape = config(SMALL, vocabulary=512)
+    AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path)
+    actor = {"recompute": recompute, "compile": False, "tokensPerMicroBatch": budget}
+    data = {"train": ["rows.jsonl"], "maxPromptTokens": 8, "maxResponseTokens": 120}
+    spec = make_spec(
+        model={"path": "m", "dtype": "bfloat16"}, algorithm={"kl": {"placement": "none"}}, actor=actor, data=data
+    )
+    measured = alone(spec, peak_of_an_update, str(tmp_path), budget)
+    size, work = model_size(shape), replace(work_of(spec), tokens=budget, accumulates=budget < 2048)
+    kept = 12 * size.parameters
+    assert update_peak(size, work) == pytest.approx(kept + measured, rel=0.1)
+
+
+def test_ranks_share_weights_gradients_and_optimizer(sizes):
+    one, four = (phases(sizes["7B"], work_of(spec_of(ranks)), H100)["update"] for ranks in (1, 4))
+    for part in ("weights", "optimizer", "gradients", "reference"):
+        assert four[part] == pytest.approx(one[part] / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["0.5B", "1.5B"])
+def test_the_defaults_train_qwen_on_one_gpu_of_80_gb(sizes, name):
+    found = plan(sizes[name], work_of(spec_of()), H100)
+    assert not found.too_much
+    assert max(found.peaks.values()) < 0.9 * H100
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "ranks", "blocks", "phase", "field"),
+    [
+        ("1.5B", "H100-80GB", 1, {"actor": {"recompute": "none", "tokensPerMicroBatch": 28_672}}, "update",
+         "actor.tokensPerMicroBatch"),
+        ("1.5B", "H100-80GB", 1, {"actor": {"recompute": "none", "tokensPerMicroBatch": 65_536}}, "update",
+         "actor.recompute"),
+        ("1.5B", "H100-80GB", 1, {"rollout": {"gpuMemoryUtilization": 0.9}}, "rollout", "rollout.gpuMemoryUtilization"),
+        ("7B", "H100-80GB", 4, {"rollout": {"gpuMemoryUtilization": 0.15}}, "KV cache", "rollout.gpuMemoryUtilization"),
+        ("7B", "H100-80GB", 1, {}, "update", "actor.fsdp.offload"),
+        ("7B", "8GiB", 1, {}, "update", "cluster.gpusPerNode"),
+    ],
+)  # fmt: skip
+def test_a_phase_that_does_not_fit_names_a_value_that_does(sizes, name, gpu, ranks, blocks, phase, field):
+    work, nbytes = work_of(spec_of(ranks, **blocks)), gpu_bytes(gpu)
+    wrong = {each.phase: each.remedy for each in plan(sizes[name], work, nbytes).too_much}
+    assert wrong[phase].field == f"spec.{field}"
+    value = wrong[phase].advice.rpartition(" ")[2]
+    changed = {
+        "actor.tokensPerMicroBatch": lambda: replace(work, tokens=int(value), accumulates=True),
+        "actor.recompute": lambda: replace(work, recompute=True),
+        "rollout.gpuMemoryUtilization": lambda: replace(work, share=float(value)),
+        "actor.fsdp.offload": lambda: replace(work, host_weights=value == "all", host_optimizer=True),
+    }
+    if field in changed:
+        assert phase not in {each.phase for each in plan(sizes[name], changed[field](), nbytes).too_much}
+
+
+def write_job(folder, shape):
+    config(shape).save_pretrained(folder / "model")
+    job = {
+        "apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"},
+        "spec": {
+            "model": {"path": "model"}, "data": {"train": ["synthetic://reverse-text?rows=8"]},
+            "rewards": {"functions": [{"builtin": "exact_match"}]}, "training": {"steps": 1},
+            "cluster": {"gpusPerNode": 1},
+        },
+    }  # fmt: skip
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    return folder / "job.yaml"
+
+
+def test_the_command_prints_a_table_or_json(tmp_path):
+    file = write_job(tmp_path, SHAPES["0.5B"])
+    done = rljob("plan", file)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "fits")
+    assert "0.49B parameters in 24 blocks; 1 x H100-80GB, 79.1 GiB" in done.stdout
+    done = rljob("plan", file, "--json", "--gpu", "10GiB", "--set", "rollout.gpuMemoryUtilization=0.3")
+    found = json.loads(done.stdout)
+    assert done.returncode == 64
+    assert found["gpuBytes"] == 10 * GIB
+    assert found["phases"]["update"]["bytes"] == sum(found["phases"]["update"]["parts"].values())
+    assert {"phase", "bytes", "field", "remedy"} == found["tooMuch"][0].keys()
+    assert rljob("plan", file, "--gpu", "H1").returncode == 2
+
+
+def test_validate_warns_of_a_model_that_cannot_fit(tmp_path):
+    done = rljob("validate", write_job(tmp_path, SHAPES["7B"]))
+    assert done.returncode == 0
+    assert "spec.actor.fsdp.offload: warning: an H100-80GB does not suffice for the rollout (" in done.stdout
+    assert "warning" not in rljob("validate", write_job(tmp_path, SHAPES["0.5B"])).stdout

@@ -1,0 +1,99 @@
+"""A model's sizes from its configuration: measured on the meta device, where tensors have sizes and no data."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
+
+from rljob_trainer.memory.model import ModelSize
+from rljob_trainer.rank.loading import bare_model
+from rljob_trainer.rank.sharding import decoder_layers
+
+_TOKENS = 64
+"""Tokens of the forward pass whose saved tensors are counted: their sizes grow in proportion."""
+
+_ATTENTION = "rljob_sizes"
+
+
+def model_size(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> ModelSize:
+    """Measure the model of a configuration: takes seconds, and no memory."""
+    config = copy.deepcopy(config)
+    with torch.device("meta"):
+        model = bare_model(config, attn_implementation=_ATTENTION, trust_remote_code=trust_remote_code)
+    parameters = sum(each.numel() for each in model.parameters())
+    blocks = [sum(each.numel() for each in block.parameters()) for block in decoder_layers(model)]
+    head = model.get_output_embeddings().weight
+    saved = _saved(model.to(torch.bfloat16))
+    wide = [each for each in saved if each.dtype == torch.float32 and each.shape[-1] > 1]
+    per_layer = _TOKENS * len(blocks)
+    widest = max(each.nbytes for each in saved) // _TOKENS
+    eager = sum(each.nbytes for each in saved) // per_layer
+    return ModelSize(
+        parameters=parameters,
+        layers=len(blocks),
+        layer=max(blocks),
+        root=parameters - sum(blocks),
+        largest=max(each.numel() for each in model.parameters()),
+        vocabulary=head.shape[0],
+        hidden=head.shape[1],
+        saved=eager,
+        # A norm then keeps its input instead of a copy in float32 and the normalised one, and the product of gate and
+        # activation function is computed again.
+        compiled=eager - sum(each.nbytes for each in wide) // per_layer - widest,
+        widest=widest,
+        kv=_kv(config, len(blocks)),
+    )
+
+
+def _saved(model: PreTrainedModel) -> list[Tensor]:
+    """What autograd keeps of a forward pass of _TOKENS tokens, parameters left out, one tensor for each memory."""
+    known = {each.untyped_storage()._cdata: None for each in model.parameters()}  # noqa: SLF001  the memory's identity
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()._cdata  # noqa: SLF001
+        if place not in known:
+            kept.setdefault(place, tensor)
+        return tensor
+
+    base: Any = model.base_model if model.base_model is not model else model.get_submodule("model")
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        positions = torch.arange(_TOKENS, device="meta")[None]
+        base(
+            input_ids=torch.zeros(1, _TOKENS, dtype=torch.long, device="meta"), position_ids=positions, use_cache=False
+        )
+    return list(kept.values())
+
+
+class _Flash(torch.autograd.Function):
+    """Keeps what the flash kernel keeps: queries, keys, values, output, log-sums."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = query.new_empty(*query.shape[:-1], value.shape[-1])
+        ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(_ctx: Any, *_gradients: Tensor) -> tuple[None, None, None]:
+        return None, None, None
+
+
+def _attend(
+    _module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None, **_others: Any
+) -> tuple[Tensor, None]:
+    rows = (each[0].transpose(0, 1).contiguous() for each in (query, key, value))
+    out: Tensor = _Flash.apply(*rows)
+    return out[None], None
+
+
+AttentionInterface.register(_ATTENTION, _attend)
+
+
+def _kv(config: PreTrainedConfig, layers: int) -> int:
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return layers * 2 * heads * width * 2

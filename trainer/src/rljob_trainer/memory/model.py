@@ -1,0 +1,29 @@
+"""Sizes of a model. Pure."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Sizes of a model with products in bfloat16.
+
+    parameters: elements of the whole model. layers: blocks of the decoder. layer: elements of the largest block.
+    root: elements outside of the blocks: embeddings, head, last norm. largest: elements of the largest parameter.
+    vocabulary, hidden: rows and columns of the output head.
+    saved: bytes a token that autograd keeps for the backward pass of one block, on average.
+    compiled: the same if torch.compile fuses the block.
+    widest: bytes a token of the widest of them.
+    kv: bytes a token of the KV cache, over all blocks.
+    """
+
+    parameters: int
+    layers: int
+    layer: int
+    root: int
+    largest: int
+    vocabulary: int
+    hidden: int
+    saved: int
+    compiled: int
+    widest: int
+    kv: int

@@ -1,0 +1,117 @@
+"""Bytes of one GPU in each phase of a step. Pure.
+
+    rollout   ranks: weights, optimizer      engines: weights, KV cache, all of their share
+    update    ranks: the largest of four moments below      engines: asleep
+    sync      ranks: weights, optimizer, buckets, the tensor on its way     engines: weights, then all of their share
+
+Moments of the update: the output head's backward pass (activations of all blocks); that of the last block (the same,
+or its own computed again); that of the first block (one block's activations, gradients of all others); the end, where
+FSDP reduces what is outside of the blocks in float32. While a pass runs, gradients exist if it is not the minibatch's
+first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter.
+https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+"""
+
+from rljob_trainer.memory.held import GIB
+from rljob_trainer.memory.model import ModelSize
+from rljob_trainer.memory.work import Work
+
+Parts = dict[str, int]
+"""Bytes by what they hold."""
+
+CONTEXT = GIB // 2
+"""A process on a GPU: CUDA's context, NCCL's or cuBLAS' workspaces."""
+
+GRAPHS = GIB
+"""What vLLM keeps outside of its share: CUDA graphs, also while it sleeps."""
+
+_HEAD_ELEMENTS = 1 << 29
+"""Logits of the output head at once, in bfloat16 (losses/output_head/function.py)."""
+
+_BATCHED_TOKENS = 8192
+"""Tokens that vLLM computes at once, by default: they bound its activations."""
+
+
+def phases(size: ModelSize, work: Work, gpu: int) -> dict[str, Parts]:
+    """The parts of each phase, by its name. gpu: bytes of the GPU."""
+    update: Parts = _kept(size, work) | max(_moments(size, work), key=_sum)
+    if not work.engine:
+        return {"update": {**update, "CUDA contexts": CONTEXT}}
+    asleep = {"CUDA contexts": 2 * CONTEXT} | ({} if work.eager or not work.share else {"CUDA graphs": GRAPHS})
+    return {
+        "rollout": {**_kept(size, work), **_engine(size, work, gpu), **asleep},
+        "update": {**update, **asleep},
+        "sync": {**_kept(size, work), **_sync(size, work, gpu), **asleep},
+    }
+
+
+def _kept(size: ModelSize, work: Work) -> Parts:
+    """Of a rank between steps."""
+    parts = {
+        "weights": 0 if work.host_weights else 4 * size.parameters // work.shards,
+        "optimizer": 0 if work.host_optimizer else 8 * size.parameters // work.shards,
+        "reference": 2 * size.parameters // work.shards if work.reference and not work.host_weights else 0,
+    }
+    return {name: nbytes for name, nbytes in parts.items() if nbytes}
+
+
+def _moments(size: ModelSize, work: Work) -> list[Parts]:
+    """Of an update, besides what a rank keeps."""
+    gradients = 0 if work.host_weights else 4 * size.parameters // work.shards
+    earlier = gradients if work.accumulates else 0
+    blocks = 2 * (min(3, size.layers) if work.reshard else size.layers) * size.layer
+    matrix = size.vocabulary * size.hidden
+    between = 2 * size.hidden * work.tokens  # the input of a block
+    block = (size.compiled if work.compiled else size.saved) * work.tokens
+    every = (between if work.recompute else block) * size.layers
+    working = (block if work.recompute else 0) + 2 * size.widest * work.tokens
+    logits = 2 * min(work.tokens * size.vocabulary, _HEAD_ELEMENTS)
+    gathered = {"gathered weights": 2 * size.root + blocks}
+    in_blocks = gathered | {"gradients on their way": 2 * (matrix + size.layer)}
+    return [
+        # the gradient of the head's weights in float32 and in bfloat16
+        {"gradients": earlier, **gathered, "activations": every, "output head": logits + 6 * matrix},
+        {"gradients": earlier, **in_blocks, "activations": every + working},
+        {"gradients": gradients, **in_blocks, "activations": block + between + 2 * size.widest * work.tokens},
+        {
+            "gradients": gradients,
+            "gathered weights": 2 * size.root,
+            "gradients on their way": 2 * matrix + 10 * size.root,  # bfloat16, and FSDP's input and output in float32
+        },
+    ]
+
+
+def _engine(size: ModelSize, work: Work, gpu: int) -> Parts:
+    """Of an engine that generates. hf takes what its sequences need."""
+    weights = 2 * size.parameters // work.tensor_parallel
+    if not work.share:
+        return {"engine's weights": weights, "KV cache": size.kv * work.longest * work.sequences}
+    logits = 10 * work.sequences * size.vocabulary  # bfloat16, and two copies in float32
+    activations = max(2 * size.widest * _BATCHED_TOKENS, logits) // work.tensor_parallel
+    cache = int(work.share * gpu) - weights - activations
+    return {"engine's weights": weights, "engine's activations": activations, "KV cache": max(cache, 0)}
+
+
+def _sync(size: ModelSize, work: Work, gpu: int) -> Parts:
+    """The larger of two moments: the last bucket on its way, and the KV cache awake once the buckets are freed."""
+    tensor = 2 * size.largest
+    sending = {
+        "buckets": 2 * max(work.bucket, tensor),
+        "tensor on its way": 2 * tensor,
+        "engine's weights": 2 * size.parameters // work.tensor_parallel,
+    }
+    awake = {"tensor on its way": 2 * tensor, **_engine(size, work, gpu)} if work.share else sending
+    return max(sending, awake, key=_sum)
+
+
+def update_peak(size: ModelSize, work: Work) -> int:
+    """Bytes of a rank's tensors in an update, without contexts and engines."""
+    return _sum(_kept(size, work)) + max(map(_sum, _moments(size, work)))
+
+
+def _sum(parts: Parts) -> int:
+    return sum(parts.values())
+
+
+def cached_tokens(size: ModelSize, work: Work, parts: Parts) -> int:
+    """Tokens that the KV cache of one engine holds. parts: of the rollout."""
+    return parts["KV cache"] * work.tensor_parallel // size.kv

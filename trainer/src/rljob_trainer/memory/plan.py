@@ -1,0 +1,135 @@
+"""Whether a job fits a GPU, in which phase it does not, and which value of which field would do. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rljob_trainer.memory.explained import Remedy
+from rljob_trainer.memory.model import ModelSize
+from rljob_trainer.memory.phases import Parts, cached_tokens, phases
+from rljob_trainer.memory.work import Work
+
+_SHARE, _TOKENS = "spec.rollout.gpuMemoryUtilization", "spec.actor.tokensPerMicroBatch"
+
+_SHARES = tuple(step / 20 for step in range(19, 0, -1))
+"""Values of gpuMemoryUtilization, the largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooMuch:
+    """A phase that does not fit. needed: bytes."""
+
+    phase: str
+    needed: int
+    remedy: Remedy
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """One GPU of a job. gpu: its bytes. phases: parts by phase. too_much: the phases that do not fit.
+
+    cached: tokens that one engine's KV cache holds; None without an engine.
+    """
+
+    size: ModelSize
+    work: Work
+    gpu: int
+    phases: Mapping[str, Parts]
+    too_much: tuple[TooMuch, ...]
+    cached: int | None
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """Bytes of each phase."""
+        return {name: sum(parts.values()) for name, parts in self.phases.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "gpuBytes": self.gpu,
+            "parameters": self.size.parameters,
+            "phases": {name: {"bytes": self.peaks[name], "parts": parts} for name, parts in self.phases.items()},
+            "cachedTokens": self.cached,
+            "tooMuch": [
+                {"phase": each.phase, "bytes": each.needed, "field": each.remedy.field, "remedy": each.remedy.advice}
+                for each in self.too_much
+            ],
+        }
+
+
+def plan(size: ModelSize, work: Work, gpu: int) -> MemoryPlan:
+    """gpu: bytes of one GPU."""
+    found = phases(size, work, gpu)
+    cached = cached_tokens(size, work, found["rollout"]) if work.engine else None
+    return MemoryPlan(size, work, gpu, found, tuple(_too_much(size, work, gpu, found, cached)), cached)
+
+
+def _too_much(
+    size: ModelSize, work: Work, gpu: int, found: Mapping[str, Parts], cached: int | None
+) -> Iterator[TooMuch]:
+    if cached is not None and work.share and cached < work.longest:
+        needed = found["rollout"]["engine's weights"] + size.kv * work.longest // work.tensor_parallel
+        yield TooMuch("KV cache", needed, _for_cache(size, work, gpu))
+    for phase, parts in found.items():
+        needed = sum(parts.values())
+        if needed > gpu:
+            yield TooMuch(
+                phase, needed, _for_update(size, work, gpu) if phase == "update" else _for_engine(size, work, gpu)
+            )
+
+
+def _fits(size: ModelSize, gpu: int, *names: str) -> Callable[[Work], bool]:
+    return lambda work: all(sum(phases(size, work, gpu)[name].values()) <= gpu for name in names)
+
+
+def _for_update(size: ModelSize, work: Work, gpu: int) -> Remedy:
+    """Recomputation before passes of less than half of their tokens, which take longer."""
+    fits = _fits(size, gpu, "update")
+    smaller = (replace(work, tokens=tokens, accumulates=True) for tokens in _multiples(work.tokens, work.longest))
+    fitting = next(filter(fits, smaller), None)
+    if (
+        not work.recompute
+        and (fitting is None or 2 * fitting.tokens < work.tokens)
+        and fits(replace(work, recompute=True))
+    ):
+        return Remedy("spec.actor.recompute", "set it to layer")
+    return Remedy(_TOKENS, f"lower it to {fitting.tokens}") if fitting else _for_shards(size, work, gpu)
+
+
+def _multiples(below: int, least: int) -> Iterator[int]:
+    """Of 1024, the largest first, then `least`."""
+    yield from range((below - 1) // 1024 * 1024, least, -1024)
+    if least < below:
+        yield least
+
+
+def _for_shards(size: ModelSize, work: Work, gpu: int) -> Remedy:
+    least = replace(work, tokens=work.longest, recompute=True, accumulates=True)
+    fits = _fits(size, gpu, "update")
+    if not work.host_optimizer and fits(replace(least, host_optimizer=True)):
+        kind = "all" if work.host_weights else "optimizer"
+        return Remedy("spec.actor.fsdp.offload", f"spread the model over more GPUs, or set it to {kind}")
+    if not work.host_weights and fits(replace(least, host_weights=True, host_optimizer=True)):
+        return Remedy("spec.actor.fsdp.offload", "spread the model over more GPUs, or set it to all")
+    return Remedy("spec.cluster.gpusPerNode", "spread the model over more GPUs: raise it, or cluster.nodes")
+
+
+def _for_engine(size: ModelSize, work: Work, gpu: int) -> Remedy:
+    fits = _fits(size, gpu, "rollout", "sync")
+    for share in _SHARES:
+        smaller = replace(work, share=share)
+        if 0 < share < work.share and fits(smaller) and not _lacks_cache(size, smaller, gpu):
+            return Remedy(_SHARE, f"lower it to {share:g}")
+    if not work.share:
+        return Remedy("spec.rollout.maxNumSeqs", "lower it")
+    return _for_shards(size, work, gpu)
+
+
+def _for_cache(size: ModelSize, work: Work, gpu: int) -> Remedy:
+    for share in reversed(_SHARES):
+        if share > work.share and not _lacks_cache(size, replace(work, share=share), gpu):
+            return Remedy(_SHARE, f"raise it to {share:g}")
+    return Remedy("spec.rollout.tensorParallelSize", "raise it, or lower data.maxResponseTokens")
+
+
+def _lacks_cache(size: ModelSize, work: Work, gpu: int) -> bool:
+    return cached_tokens(size, work, phases(size, work, gpu)["rollout"]) < work.longest

@@ -1,0 +1,51 @@
+"""A memory plan as text. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from rljob_trainer.memory.held import GIB
+from rljob_trainer.memory.plan import MemoryPlan, TooMuch
+
+_ROWS = (
+    "weights", "optimizer", "reference", "gradients", "gathered weights", "gradients on their way", "activations",
+    "output head", "buckets", "tensor on its way", "engine's weights", "engine's activations", "KV cache",
+    "CUDA contexts", "CUDA graphs",
+)  # fmt: skip
+"""The order of the parts."""
+
+
+def rendered(plan: MemoryPlan, gpu: str, ranks: int) -> str:
+    """gpu: its name. ranks: of the whole job, one a GPU."""
+    size, work = plan.size, plan.work
+    lines = [
+        f"{size.parameters / 1e9:.2f}B parameters in {size.layers} blocks; {ranks} x {gpu}, {plan.gpu / GIB:.1f} GiB",
+        f"passes of {work.tokens} tokens, {'with' if work.recompute else 'without'} recomputation",
+        "",
+        *_table(plan),
+        "",
+    ]
+    if plan.cached is not None:
+        lines.append(f"one engine's KV cache holds {plan.cached // work.longest} sequences of {work.longest} tokens")
+    return "\n".join([*lines, *(map(said, plan.too_much) if plan.too_much else ["fits"])])
+
+
+def said(too_much: TooMuch) -> str:
+    """The phase that does not fit and its remedy."""
+    return f"does not fit: the {too_much.phase} needs {too_much.needed / GIB:.1f} GiB: {advice(too_much)}"
+
+
+def advice(too_much: TooMuch) -> str:
+    return f"{too_much.remedy.field}: {too_much.remedy.advice}"
+
+
+def _table(plan: MemoryPlan) -> Iterator[str]:
+    phases = plan.phases
+    yield _row("GiB of each GPU", list(phases))
+    for name in _ROWS:
+        if any(name in parts for parts in phases.values()):
+            yield _row(name, [f"{parts[name] / GIB:.1f}" if name in parts else "" for parts in phases.values()])
+    yield _row("together", [f"{peak / GIB:.1f}" for peak in plan.peaks.values()])
+    yield _row("free", [f"{(plan.gpu - peak) / GIB:.1f}" for peak in plan.peaks.values()])
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:<24}" + "".join(f"{cell:>9}" for cell in cells)

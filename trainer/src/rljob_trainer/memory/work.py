@@ -1,0 +1,63 @@
+"""What a job asks of one GPU. Pure."""
+
+from dataclasses import dataclass
+
+from rljob_api import ResolvedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What decides the memory of one GPU, besides the model.
+
+    shards: ranks that share parameters, gradients and optimizer. tokens: of one pass. longest: of one sample.
+    accumulates: whether a minibatch takes several passes, so that gradients exist while the next one runs.
+    recompute: blocks compute their activations again. compiled: blocks are compiled.
+    reshard: layers are gathered again in the backward pass.
+    host_weights, host_optimizer: they are in host memory between uses.
+    reference: the ranks hold a frozen copy in bfloat16.
+    bucket: bytes of one bucket of the sync.
+    engine: the job has engines. share: of the GPU, for an engine while it generates.
+    tensor_parallel: GPUs of one engine. sequences: that an engine generates at once. eager: no CUDA graphs.
+    """
+
+    shards: int
+    tokens: int
+    longest: int
+    accumulates: bool
+    recompute: bool
+    compiled: bool
+    reshard: bool
+    host_weights: bool
+    host_optimizer: bool
+    reference: bool
+    bucket: int
+    engine: bool
+    share: float
+    tensor_parallel: int
+    sequences: int
+    eager: bool
+
+
+def work_of(spec: ResolvedSpec) -> Work:
+    actor, data, rollout = spec.actor, spec.data, spec.rollout
+    longest = data.max_prompt_tokens + data.max_response_tokens
+    samples = data.prompts_per_step if spec.supervised_only else actor.mini_batch_size * rollout.samples_per_prompt
+    each = -(-samples // spec.ranks) * longest  # tokens of a rank in a minibatch, at most
+    return Work(
+        shards=spec.ranks,
+        tokens=min(actor.tokens_per_micro_batch, each),
+        longest=longest,
+        accumulates=each > actor.tokens_per_micro_batch,
+        recompute=actor.recompute != "none",
+        compiled=actor.compile is not False,
+        reshard=actor.fsdp.reshard_after_forward,
+        host_weights=actor.fsdp.offload in {"parameters", "all"},
+        host_optimizer=actor.fsdp.offload in {"optimizer", "all"},
+        reference=spec.needs_reference and not spec.supervised_only,
+        bucket=rollout.weight_sync.bucket_mib << 20,
+        engine=not spec.supervised_only,
+        share=rollout.gpu_memory_utilization if rollout.engine == "vllm" else 0.0,
+        tensor_parallel=rollout.tensor_parallel_size,
+        sequences=rollout.max_num_seqs,
+        eager=rollout.enforce_eager,
+    )

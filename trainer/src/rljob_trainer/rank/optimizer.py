@@ -1,0 +1,110 @@
+"""AdamW over the shards of this rank, in one fused kernel for each slice of them.
+
+torch's own fused AdamW computes the same. This one lets the device decide whether a step happens, so that the host does
+not have to wait for the gradient's norm, and takes the moments from wherever they lie:
+
+    fsdp.offload   weights, gradients   moments   the step computes
+    none           GPU                  GPU       there, all at once
+    optimizer      GPU                  host      on the GPU, slice by slice
+    parameters     host                 GPU       on the GPU, slice by slice
+    all            host                 host      on the host
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+_SLICE = 1 << 28
+"""Elements that are copied to the GPU at a time: 1 GiB of each of the tensors that lie in host memory."""
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class ShardedAdamW(torch.optim.AdamW):
+    """AdamW whose state has the names and shapes of torch's. Loshchilov and Hutter: https://arxiv.org/abs/1711.05101
+
+    device: where steps compute, unless everything is in host memory.
+    moments_on_host: whether the moments of parameters on a GPU lie in host memory.
+    skip: None, or a float32 scalar: where it is 1 a step changes nothing.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, lr: float, betas: tuple[float, float], weight_decay: float,
+        device: torch.device, moments_on_host: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
+        self.device, self.moments_on_host = device, moments_on_host
+        self.skip: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """closure: not supported."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameters in _slices([each for each in group["params"] if each.grad is not None]):
+                self._step(group, parameters)
+
+    def _step(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        weights = [_local(each) for each in parameters]
+        device = weights[0].device if self.moments_on_host and not weights[0].is_cuda else self.device
+        states = [self._state_of(each, device) for each in parameters]
+        steps = [state["step"] for state in states]
+        moments = [_local(state[name]) for name in _MOMENTS for state in states]
+        tensors = [*weights, *moments, *(_local(each.grad) for each in parameters if each.grad is not None)]
+        there = [each.to(device, non_blocking=True) for each in tensors]
+        skip = None if self.skip is None else self.skip.to(device)
+        count = len(weights)
+        weight, moment, square, gradient = (there[first : first + count] for first in range(0, 4 * count, count))
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            weight, gradient, moment, square, [], steps, lr=float(group["lr"]), beta1=group["betas"][0],
+            beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
+            maximize=False, found_inf=skip,
+        )  # fmt: skip
+        if skip is not None:
+            torch._foreach_sub_(steps, [skip] * len(steps))
+        for home, computed in zip([*weights, *moments], there, strict=False):
+            if home is not computed:
+                home.copy_(computed, non_blocking=True)
+
+    def _state_of(self, parameter: nn.Parameter, device: torch.device) -> dict[str, Any]:
+        """The parameter's state, each tensor where it belongs; loading a state puts all of it beside the parameter."""
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=device)
+            state |= {name: torch.zeros_like(parameter) for name in _MOMENTS}
+        state["step"] = state["step"].to(device)
+        home = torch.device("cpu") if self.moments_on_host else self.device
+        for name in _MOMENTS:
+            if _local(state[name]).device.type != home.type:
+                state[name] = _moved(state[name], home)
+        return state
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy on that device, pinned on the host. A DTensor keeps its mesh, as those of FSDP's CPUOffloadPolicy do."""
+    local = _local(tensor)
+    copy = torch.empty_like(local, device=device, pin_memory=device.type == "cpu").copy_(local)
+    return DTensor(copy, tensor._spec, requires_grad=False) if isinstance(tensor, DTensor) else copy  # noqa: SLF001
+
+
+def _slices(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Neighbours of at most _SLICE elements together, or one larger one."""
+    part: list[nn.Parameter] = []
+    elements = 0
+    for parameter in parameters:
+        count = _local(parameter).numel()
+        if part and elements + count > _SLICE:
+            yield part
+            part, elements = [], 0
+        part.append(parameter)
+        elements += count
+    if part:
+        yield part
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
