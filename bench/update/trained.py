@@ -149,11 +149,11 @@ def _shard_of(spec: ResolvedSpec, shape: Shape) -> Shard:
 @contextmanager
 def head(*, fused: bool) -> Iterator[None]:
     """With the output head of the trainer, or with the plain one."""
-    forward.score_tokens = score_tokens if fused else plain_head.score_tokens
+    vars(forward)["score_tokens"] = score_tokens if fused else plain_head.score_tokens
     try:
         yield
     finally:
-        forward.score_tokens = score_tokens
+        vars(forward)["score_tokens"] = score_tokens
 
 
 @contextmanager

@@ -85,6 +85,7 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("training.validateBeforeTraining", False),
     ("training.seed", 5),
     ("training.project", "other"),
+    ("training.onBadGradient.maxSkips", 7),
     ("training.epochs", 3),
     ("training.steps", 9),
     ("checkpoint.resume", "never"),

@@ -130,6 +130,13 @@ GOOD = (
         ("  rollout:", "  algorithm: {preset: gspo, clipRatioLow: 0.001, positiveNllCoefficient: 0.1}\n  rollout:"),
     ),
     good(
+        "a reference that follows, and an early stop",
+        (
+            "  rollout:",
+            "  algorithm: {kl: {controller: adaptive, clip: 10, refreshEvery: 9}, earlyStop: {kl: 1}}\n  rollout:",
+        ),
+    ),
+    good(
         "tokens chosen by covariance",
         ("  rollout:", "  algorithm: {preset: dapo, loss: clip_cov, clipCovRatio: 0.001, clipCovLb: 0.5}\n  rollout:"),
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, Progress, WorkloadStatus
@@ -62,9 +63,12 @@ def told(kind: str, reason: str = "x", message: str = "", *, holds: bool = True)
 
 
 def workload(*conditions: Manifest, admitted: bool = False, base: Job | None = None, **changes: Any) -> Manifest:
-    """conditions: in addition to those of an admission. changes: of its metadata or status; active: of its spec."""
+    """conditions: in addition to those of an admission. changes: of its metadata or status; active: of its spec;
+    made: when it was created.
+    """
     made = workload_of(base or queued_job(), "lab", "trainer:1", SETTINGS, 0)
     made["metadata"] |= {"uid": "w-1", "resourceVersion": "20", "generation": 1}
+    made["metadata"]["creationTimestamp"] = stamp(changes.pop("made", NOW - timedelta(minutes=5)))
     if "active" in changes:
         made["spec"]["active"] = changes.pop("active")
     status: Manifest = {"conditions": [*conditions]}
@@ -153,6 +157,7 @@ def in_queue() -> Iterator[tuple[str, Plan]]:
     yield "queued, new", plan_of()
     yield "queued, without Kueue", plan_of(missing=OF_KUEUE)
     yield "queued, Kueue says nothing yet", plan_of(workload())
+    yield "queued, Kueue has had no time to say anything", plan_of(workload(made=NOW))
     yield "queued, waits for quota", plan_of(WAITING)
     yield "queued, waits for an admission check", plan_of(
         workload(

@@ -7,7 +7,18 @@ import pytest
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.kube.kinds import RESOURCE_FLAVOR, RLJOB, WORKLOAD, Key, Manifest, Ref
+from rljob_operator.kube.kinds import (
+    DEPLOYMENT,
+    RAY_CLUSTER,
+    RESOURCE_FLAVOR,
+    RLJOB,
+    VOLUME_CLAIM,
+    WORKLOAD,
+    Key,
+    Manifest,
+    Ref,
+)
+from rljob_operator.observe.gather import abandoned
 from rljob_operator.observe.preemptor import by_name, preemptor_of
 from rljob_operator.plan import Plan
 from rljob_operator.render import UnknownFlavor, placements
@@ -68,6 +79,17 @@ def test_one_workload_asks_for_all_pods_of_the_job():
     assert (urgent["priority"], urgent["priorityClassRef"]["name"]) == (1000, "urgent")
     assert [each["kind"] for each in plan.create] == ["Workload"], "nothing has pods before it is admitted"
     assert not [each for each in plan.apply if each["kind"] == "Deployment"]
+
+
+@pytest.mark.parametrize(
+    ("found", "there", "claimed"), [(WAITING, False, False), (WAITING, True, True), (ADMITTED, False, True)]
+)
+def test_a_job_claims_its_volume_once_it_has_quota(found, there, claimed):
+    """A volume that is bound earlier could be in a zone without nodes of the flavor that Kueue chooses."""
+    known = seen(found)
+    if not there:
+        known = replace(known, children={kind: each for kind, each in known.children.items() if kind != VOLUME_CLAIM})
+    assert any(each["kind"] == VOLUME_CLAIM.name for each in decide(known).apply) == claimed
 
 
 def test_a_template_asks_for_a_topology_by_kueue_s_annotations():
@@ -242,6 +264,18 @@ def test_a_preemptor_is_named_in_its_own_namespace_alone(kind, uid, namespace, k
     preemptor = preemptor_of(found, store)
     assert preemptor == (Ref(kind, "team", "urgent", uid) if known else None)
     assert by_name(PREEMPTED, preemptor).startswith(f"Preempted to accommodate {preemptor or 'a workload (UID: 77'}")
+
+
+def test_quota_of_a_job_that_has_gone_is_in_use_while_what_creates_its_pods_is_left():
+    """A person's Deployment may have the job's label, for the NetworkPolicy."""
+    store, key = Store(), Key("team", "job")
+    ours = {name: ADMITTED["metadata"][name] for name in ("namespace", "labels", "ownerReferences")}
+    ours |= {"name": "job", "uid": "c-1", "resourceVersion": "9"}
+    store.put(WORKLOAD, ADMITTED)
+    store.put(DEPLOYMENT, DEPLOYMENT.manifest(ours | {"ownerReferences": []}))
+    assert abandoned(store, key) == [ADMITTED]
+    store.put(RAY_CLUSTER, RAY_CLUSTER.manifest(ours))
+    assert abandoned(store, key) == []
 
 
 @pytest.mark.parametrize("found", [READY, evicted()])

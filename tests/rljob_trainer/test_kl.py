@@ -27,6 +27,16 @@ def test_estimates_by_hand(estimator: KlEstimator, expected: list[float]):
     assert estimates.tolist() == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_clipped_estimate_keeps_its_bound_and_loses_its_gradient():
+    log_probs = torch.tensor([-1.0, -9.0, -9.0], requires_grad=True)
+    cases: list[tuple[KlEstimator, list[float]]] = [("k1", [0.5, -4.0, 4.0]), ("k3", [0.106531, 4.0, 4.0])]
+    for estimator, expected in cases:
+        estimates = kl_estimate(estimator, log_probs, torch.tensor([-1.5, -1.0, -19.0]), clip=4.0)
+        assert estimates.tolist() == pytest.approx(expected, rel=1e-5)
+        (gradient,) = torch.autograd.grad(estimates.sum(), log_probs)
+        assert (gradient != 0).tolist() == [True, False, False]
+
+
 def distributions() -> tuple[Tensor, Tensor]:
     """Logits of a policy, with gradient, and log-probabilities of a reference, over five tokens."""
     logits = torch.tensor([0.3, -1.2, 0.8, 0.0, -0.4], dtype=torch.float64, requires_grad=True)

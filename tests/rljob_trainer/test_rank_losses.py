@@ -1,5 +1,6 @@
 """Losses of whole sequences or of the whole minibatch: the same for any split over ranks and micro-batches."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +128,52 @@ def imitation(worker, models):
         found.append(gradients[0])
     rl, sft = found
     return rl, {name: 0.3 * gradient for name, gradient in sft.items()}
+
+
+# ---------------------------------------------------------------------- early stop, and a reference that follows
+
+
+def stopping_spec(ranks, **bounds):
+    algorithm = {"preset": "dr_grpo", "clipRatio": 0.01, "earlyStop": bounds}
+    return make_spec(ranks, algorithm=algorithm, actor={"epochs": 6, "gradClip": 1e6})
+
+
+def updates(worker, models, budget):
+    plans, totals = plans_of(TRAJECTORIES, worker.settings.world, budget, minibatches=2)
+    plan = plans[worker.settings.rank]
+    worker.load(models[0])
+    worker.begin_stage("rl")
+    worker.prepare(plan, totals, *bundle_of(TRAJECTORIES))
+    sums = worker.update([ADVANTAGES[index] for index in plan.samples], 3e-3, 0.0, MARK).sums
+    return len(sums.grad_norms), sums.minibatches, sums.drift, sums.clipped, sums.tokens
+
+
+@pytest.mark.parametrize("bounds", [{"kl": 0.003}, {"clipFraction": 0.2}])
+def test_a_step_ends_before_the_update_that_would_exceed_a_bound(models, two_ranks, bounds):
+    every, _, *_ = alone(stopping_spec(1), updates, models, 10_000)
+    made, minibatches, *_ = alone(stopping_spec(1, **bounds), updates, models, 10_000)
+    assert every == 12
+    assert 0 < made < 12
+    assert minibatches == made + 1
+    for result in two_ranks.run(stopping_spec(2, **bounds), updates, models, 30):
+        assert result[:2] == (made, minibatches)
+
+
+def test_the_reference_follows_the_policy_every_so_many_steps(models):
+    algorithm = {"preset": "grpo", "kl": {"refreshEvery": 2}}
+    distances = alone(make_spec(algorithm=algorithm, sft={"steps": 3}), reference_distances, models)
+    assert [distance == 0 for distance in distances] == [False, True, False, True]
+
+
+def reference_distances(worker, models):
+    """How far the reference is from the policy after RL steps 1 to 4, which are steps 4 to 7 of the run."""
+    plans, totals = plans_of(TRAJECTORIES, 1, 40)
+    worker.load(models[0])
+    worker.begin_stage("rl")
+    found = []
+    for step in range(4, 8):
+        worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
+        worker.update([ADVANTAGES[i] for i in plans[0].samples], 1e-3, 0.1, replace(MARK, step=step))
+        pairs = zip(worker.policy.network.parameters(), worker.reference.network.parameters(), strict=True)
+        found.append(max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs))
+    return found

@@ -7,9 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.rank import compiling
+from rljob_trainer.rank.results import LARGEST_NORM
 from rljob_trainer.types import Trajectory
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
@@ -154,6 +156,29 @@ def test_recomputing_activations_changes_no_gradient(folder, kind):
     assert largest_difference(offloaded, recomputed) == 0
 
 
+@pytest.mark.slow
+def test_compiled_layers_change_no_gradient_and_compile_once_for_all_lengths(folder, monkeypatch):
+    """Traced and differentiated as on a GPU; what was traced then runs in PyTorch, for inductor takes a minute here."""
+    monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
+    compiled, plain = (
+        alone(make_spec(actor={"compile": on, "gradClip": 1e6}), first_gradient, folder, "rl") for on in (True, False)
+    )
+    assert largest_difference(compiled, plain) < 1e-5
+    before = compiling.compiled_graphs()
+    assert before > 0
+    alone(make_spec(actor={"compile": True}), gradients_of_other_lengths, folder)
+    assert compiling.compiled_graphs() - before < 2 * before  # a new model, and one more shape at most
+
+
+def gradients_of_other_lengths(worker, folder):
+    worker.load(folder)
+    worker.begin_stage("sft")
+    for count in range(2, 8):
+        rows = random_trajectories(count, seed=count)
+        plans, totals = plans_of(rows, 1, 30)
+        worker.supervised_step(plans[0], totals, [replace(each, turns=()) for each in rows], RATE, MARK)
+
+
 def first_gradient(worker, folder, kind):
     if kind == "sft":
         return supervised(worker, folder)[0]
@@ -166,9 +191,35 @@ def first_gradient(worker, folder, kind):
     return gradients[0]
 
 
-def test_a_gradient_that_is_not_finite_ends_the_job_before_the_weights_change(folder):
-    before, after = alone(make_spec(), step_with_infinite_advantage, folder)
+def test_no_update_is_made_of_a_gradient_that_is_not_finite(folder):
+    before, after, sums = alone(make_spec(), step_with_infinite_advantage, folder)
     assert all(torch.equal(before[name], after[name]) for name in before)
+    assert (sums.grad_norms, sums.minibatches) == ([], 1)
+    assert not np.isfinite(sums.skipped).any()
+
+
+def test_no_update_is_made_of_a_gradient_that_is_too_large(folder):
+    norms, skipped, changed = alone(make_spec(actor={"epochs": 3}), steps_with_a_bound, folder)
+    assert len(norms) == 3
+    assert skipped == [pytest.approx(norms[0], rel=1e-5)] * 3
+    assert not changed
+
+
+def steps_with_a_bound(worker, folder):
+    """Norms without a bound; then those skipped with a bound below the first, and whether the weights changed."""
+    free, _, _ = updates_within(worker, folder, LARGEST_NORM)
+    tight, before, after = updates_within(worker, folder, 0.999 * free.grad_norms[0])
+    return free.grad_norms, tight.skipped, any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def updates_within(worker, folder, bound):
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
+    worker.load(folder)
+    worker.begin_stage("rl")
+    worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
+    before = parameters(worker)
+    sums = worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04, MARK, bound).sums
+    return sums, before, parameters(worker)
 
 
 def step_with_infinite_advantage(worker, folder):
@@ -178,11 +229,10 @@ def step_with_infinite_advantage(worker, folder):
     worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
     before = parameters(worker)
     advantages = [np.full_like(ADVANTAGES[index], np.inf) for index in plans[0].samples]
-    with pytest.raises(JobError, match=r"^spec\.actor\.learningRate: the gradient's norm is (nan|inf)"):
-        worker.update(advantages, RATE, 0.04, MARK)
+    sums = worker.update(advantages, RATE, 0.04, MARK).sums
     with pytest.raises(InfrastructureError, match="no groups are prepared"):  # those of before are used up
         worker.update(advantages, RATE, 0.04, MARK)
-    return before, parameters(worker)
+    return before, parameters(worker), sums
 
 
 # ---------------------------------------------------------------------- what a step says about itself

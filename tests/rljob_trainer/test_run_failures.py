@@ -1,5 +1,6 @@
 """What a person got wrong, or what broke: a short error that names field and remedy, an exit code, nothing left."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,19 @@ def test_what_shows_only_later_ends_with_a_short_error(place: Machine, tmp_path:
     assert ended.code == case.code, ended.out
     assert_short(ended, *case.words)
     assert not Volume(run).claim(2).exists(), "another attempt would end the same way"
+
+
+@pytest.mark.slow
+def test_gradients_that_are_too_large_end_the_run_with_their_samples_kept(place: Machine, tmp_path: Path):
+    """Norms rise and fall: one of them exceeds their mean soon after it is known."""
+    guard = {"maxSkips": 0, "spikeFactor": 1.001}
+    job = write_job(tmp_path, actor={"miniBatchSize": 1}, training={"steps": 20, "onBadGradient": guard})
+    ended = place.rljob("run", job, "--dir", tmp_path / "run")
+    assert ended.code == 64, ended.out
+    assert_short(ended, "spec.actor.learningRate", "1 in a row", "bad_batches/", "maxSkips")
+    rows = [json.loads(line) for line in Volume(tmp_path / "run").bad_batch(1).read_text().splitlines()]
+    assert len(rows) == 4 * 2
+    assert all(len(row["advantages"]) == sum(row["inLoss"]) for row in rows)
 
 
 @pytest.mark.slow

@@ -87,6 +87,11 @@ class ResolvedSpec(RLJobSpec):
         """Whether the KL penalty is subtracted from the rewards, so that advantages need it."""
         return self.algorithm.kl.placement == "reward" and self.needs_reference
 
+    def refreshes_reference(self, step: int) -> bool:
+        """Whether the policy after step `step`, counted from 1 over the whole run, becomes the reference."""
+        every, before = self.algorithm.kl.refresh_every, self.sft.steps if self.sft else 0
+        return every is not None and step > before and (step - before) % every == 0
+
     @property
     def supervised_only(self) -> bool:
         return self.algorithm.preset == "sft"

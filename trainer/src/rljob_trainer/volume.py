@@ -11,6 +11,7 @@
     metrics/a<n>.jsonl                one line per step
     metrics/a<n>.before.jsonl         earlier steps, if attempt n started from another run's checkpoint
     samples/a<n>.jsonl                sample responses for people
+    bad_batches/a<n>.jsonl            samples of the attempt's last step with a skipped update (training.onBadGradient)
     logs/a<n>.preflight.txt           everything that the preflight measured, for people
     logs/a<n>.jsonl, logs/*.log       structlog lines of the driver; output of other processes
     control/progress.json             rljob_api.v1alpha1.Progress, replaced at each change
@@ -109,6 +110,9 @@ class Volume:
 
     def samples(self, attempt: int) -> Path:
         return self.root / "samples" / f"a{attempt}.jsonl"
+
+    def bad_batch(self, attempt: int) -> Path:
+        return self.root / "bad_batches" / f"a{attempt}.jsonl"
 
     def log(self, attempt: int) -> Path:
         return self.logs / f"a{attempt}.jsonl"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.v1alpha1.base import ApiModel, Rule
+from rljob_api.v1alpha1.base import ApiModel, Count, Rule
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss, Preset
 
@@ -82,9 +82,14 @@ EFFECTIVE = {
     "kl.controller": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.target": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
     "kl.horizon": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
+    "kl.clip": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
+    "kl.refreshEvery": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "dynamicSampling.maxRounds": (_DYNAMIC, "dynamicSampling.enabled is true"),
 }
 """When a field has an effect: as CEL over the algorithm, and as text."""
+
+UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction")
+"""The fields that no preset sets."""
 
 GOVERNED = (
     *(
@@ -96,15 +101,15 @@ GOVERNED = (
         "kl.placement",
         "dynamicSampling.enabled",
     ),
-    *EFFECTIVE,
+    *(field for field in EFFECTIVE if field not in UNSET),
 )
 """The fields that a preset governs."""
 
-_ANY_OVERRIDE = " || ".join(f"has(self.{field})" for field in GOVERNED)
+_ANY_OVERRIDE = " || ".join(f"has(self.{field})" for field in (*GOVERNED, *UNSET))
 
 
 class Kl(ApiModel):
-    """The penalty for leaving the reference model, which is the policy before its first RL step."""
+    """The penalty for leaving the reference model, which is the policy before its first RL step, or a later one."""
 
     placement: KlPlacement | None = Field(
         None,
@@ -119,15 +124,29 @@ class Kl(ApiModel):
     controller: KlController | None = Field(
         None,
         description=(
-            "fixed keeps the coefficient; adaptive, for a penalty in the reward, steers it towards target"
-            " (Ziegler et al. 2019, section 2.2)."
+            "fixed keeps the coefficient; adaptive steers the divergence towards target (Ziegler et al. 2019, section"
+            " 2.2)."
         ),
     )
     target: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         None, description="Divergence per response that the adaptive controller steers to, in nats."
     )
     horizon: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
-        None, description="Samples over which the adaptive controller reacts."
+        None, description="Samples over which the adaptive controller reacts; in the loss, once for each epoch."
+    )
+    clip: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None,
+        description=(
+            "Largest size of a token's estimate, in nats; a token beyond it adds this much and has no gradient from the"
+            " penalty. Without it, estimates have no bound. verl bounds k3 by 10."
+        ),
+    )
+    refresh_every: Count | None = Field(
+        None,
+        description=(
+            "RL steps after which the policy as it then is becomes the reference. Without it, the reference stays the"
+            " policy before the first RL step."
+        ),
     )
 
 
@@ -137,6 +156,20 @@ class DynamicSampling(ApiModel):
     enabled: bool | None = Field(None, description="Replace groups whose rewards are all equal.")
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None, description="Largest number of sampling rounds of one step; then the step uses the groups that it has."
+    )
+
+
+class EarlyStop(ApiModel):
+    """When a step makes no more updates of its samples: before the update of a minibatch that exceeds a bound."""
+
+    kl: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None,
+        description=(
+            "Largest mean divergence of a minibatch's tokens from the policy at the start of the step (k3), in nats."
+        ),
+    )
+    clip_fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Largest share of a minibatch's tokens that the loss clips."
     )
 
 
@@ -217,6 +250,9 @@ class Algorithm(ApiModel):
             " in its paper)."
         ),
     )
+    early_stop: EarlyStop = Field(
+        default_factory=EarlyStop, description="Bounds beyond which a step makes no more updates of its samples."
+    )
     dynamic_sampling: DynamicSampling = Field(
         default_factory=DynamicSampling, description="Replacement of groups whose rewards are all equal."
     )
@@ -234,12 +270,6 @@ class Algorithm(ApiModel):
             f"{_set_or('clipCovLb', _COVARIANCE.clip_cov_lb)} < {_set_or('clipCovUb', _COVARIANCE.clip_cov_ub)}",
             "no covariance is above clipCovLb and below clipCovUb: set algorithm.clipCovUb above algorithm.clipCovLb",
             "clipCovUb",
-        ),
-        Rule(
-            f"{_CONTROLLER} != 'adaptive' || {_PLACEMENT} == 'reward'",
-            "the adaptive controller needs a penalty in the reward:"
-            " set algorithm.kl.placement to reward, or algorithm.kl.controller to fixed",
-            "kl.controller",
         ),
         Rule(
             f"self.preset != 'sft' || !({_ANY_OVERRIDE})",

@@ -127,6 +127,13 @@ class RLJobSpec(ApiModel):
             "actor.miniBatchSize",
         ),
         Rule(
+            "!has(self.algorithm.earlyStop.kl) && !has(self.algorithm.earlyStop.clipFraction) || self.actor.epochs > 1"
+            " || has(self.actor.miniBatchSize) && self.actor.miniBatchSize < self.data.promptsPerStep",
+            "a step makes one update, which earlyStop cannot end: raise actor.epochs, set actor.miniBatchSize below"
+            " data.promptsPerStep, or remove algorithm.earlyStop",
+            "algorithm.earlyStop",
+        ),
+        Rule(
             "self.actor.tokensPerMicroBatch >= self.data.maxPromptTokens + self.data.maxResponseTokens",
             "actor.tokensPerMicroBatch must be at least data.maxPromptTokens + data.maxResponseTokens, the longest"
             " sample: raise it",

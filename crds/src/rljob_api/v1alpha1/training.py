@@ -25,6 +25,25 @@ def _console() -> list[Logger]:
     return ["console"]
 
 
+class OnBadGradient(ApiModel):
+    """What happens to an update whose gradient is not finite, or much larger than usual: it is skipped."""
+
+    max_skips: CountOrZero = Field(
+        2,
+        description=(
+            "Steps in a row with a skipped update that the run bears; one more ends it. The samples of the last such"
+            " step are in the run's folder bad_batches, for inspection."
+        ),
+    )
+    spike_factor: Annotated[float, Field(gt=1, le=1_000_000)] | None = Field(
+        None,
+        description=(
+            "A gradient is too large if its norm exceeds this multiple of the mean norm of about the last 100 updates."
+            " Without it, only gradients that are not finite are bad."
+        ),
+    )
+
+
 class Training(ApiModel):
     """Length and reporting of the run."""
 
@@ -43,6 +62,9 @@ class Training(ApiModel):
         True, description="Validate before the first RL step too, if data.validation is set."
     )
     seed: Seed = Field(0, description="Seed of randomly initialised weights.")
+    on_bad_gradient: OnBadGradient = Field(
+        default_factory=OnBadGradient, description="What happens to an update with a bad gradient."
+    )
     loggers: Annotated[list[Logger], Field(max_length=8)] = Field(
         default_factory=_console,
         description=(

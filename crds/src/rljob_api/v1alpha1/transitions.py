@@ -19,7 +19,7 @@ _SUSPENDED = "(self.suspend || oldSelf.suspend)"
 _BLOCKS = ("data", "algorithm", "rollout", "actor", "cluster", "gang", "env")
 _LISTS = ("envFrom", "volumes", "volumeMounts", "imagePullSecrets")
 _REWARDS = tuple(str(field.alias) for name, field in Rewards.model_fields.items() if name != "models")
-_TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project")
+_TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project", "onBadGradient")
 
 
 _OPEN = ("cluster", "data", "envFrom", "rewards", "rollout", "template", "volumeMounts", "volumes")

@@ -121,9 +121,11 @@ def _applied(facts: Facts, settings: Settings, step: Step, status: RLJobStatus) 
     if not step.deployed or job.unread is not None:
         return ()
     applied = (*lasting_children(job, settings, trains=status.phase == "Running"), *step.apply)
+    # The status reports a lost checkpoint first: a new volume would hide the loss. A queued job needs no storage
+    # yet, and a volume that is bound before Kueue chooses a flavor could be in a zone without such nodes.
     lost = job.status.checkpoint is not None and status.checkpoint is None
-    # The status reports a lost checkpoint first: a new volume would hide the loss.
-    return tuple(each for each in applied if not (lost and each["kind"] == VOLUME_CLAIM.name))
+    early = status.phase == "Queued" and not facts.seen.children.get(VOLUME_CLAIM)
+    return tuple(each for each in applied if not ((lost or early) and each["kind"] == VOLUME_CLAIM.name))
 
 
 def _until_deadline(facts: Facts) -> float | None:

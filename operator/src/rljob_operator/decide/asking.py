@@ -12,6 +12,7 @@ from rljob_operator.decide.starting import unmergeable
 from rljob_operator.kube.kinds import WORKLOAD_PRIORITY_CLASS, Key, Manifest
 from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.nodes import excluded
+from rljob_operator.observe.snapshot import made_at
 from rljob_operator.observe.workload import WorkloadState
 from rljob_operator.plan import Patch, Step
 from rljob_operator.render import CannotMerge, UnknownFlavor, workload_of
@@ -21,6 +22,9 @@ from rljob_operator.settings import Settings
 
 LOOK_SECONDS = 1.0
 """Between two looks at a Workload that is on its way out."""
+
+SILENT_SECONDS = 10.0
+"""How long Kueue may take to report on a new Workload, before the job's message asks whether it runs."""
 
 
 def in_queue(facts: Facts, settings: Settings) -> Step | None:
@@ -86,6 +90,10 @@ def _asked(facts: Facts, settings: Settings) -> Step | None:
 
 def _waiting(facts: Facts, found: Manifest, patch: tuple[Patch, ...]) -> Step:
     work = facts.workload
+    left = SILENT_SECONDS - (facts.now - made_at(found)).total_seconds()
+    if not work.message and left > 0:
+        message = f"LocalQueue {work.queue}: waiting for Kueue to look at the Workload"
+        return Step("Queued", Reason.QUEUED, message, patch=patch, again_in=left)
     said = work.message or "Kueue has not reported on the Workload; check that it runs"
     if not work.is_active:
         message = (

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain
 
 from rljob_operator import names
 from rljob_operator.head.heads import Heads
@@ -63,11 +62,14 @@ def abandoned(store: Store, job: Key) -> list[Manifest]:
     """The Workloads of a job that has gone, for example because a person removed its finalizer. None while pods, or
     what creates them, are left: their quota is in use.
     """
-    makers = (each for kind in (RAY_CLUSTER, DEPLOYMENT) for each in store.children(kind, job))
-    pods = (pod for pod in store.children(POD, job) if role_of(pod) in names.ROLES)
-    if job.namespace in store.unreadable or any(True for _ in chain(makers, pods)):
+
+    def ours(kind: Kind) -> list[Manifest]:
+        return [each for each in store.children(kind, job) if is_ours(kind, each, job)]
+
+    pods = any(role_of(pod) in names.ROLES for pod in store.children(POD, job))
+    if job.namespace in store.unreadable or pods or ours(RAY_CLUSTER) or ours(DEPLOYMENT):
         return []
-    return [each for each in store.children(WORKLOAD, job) if is_ours(WORKLOAD, each, job)]
+    return ours(WORKLOAD)
 
 
 def is_ours(kind: Kind, child: Manifest, job: Key) -> bool:

@@ -126,5 +126,7 @@ def _take_over(volume: Volume, held: RankStates, state: LoopState) -> Restored:
     written = any(line["step"] == mark.step for line in history(volume) if names.TIME_STEP in line)
     behind = not written and bool(held.updated)
     state.load_state_dict(mark.before if behind else mark.after)
+    if not behind and mark.stage is not None and held.updated:
+        state.observe(mark.stage, held.updated)
     log.info("ranks_taken_over", step=mark.step, finish=behind)
     return Restored(mark.stage, held if behind else None)

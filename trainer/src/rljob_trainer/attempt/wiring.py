@@ -37,6 +37,7 @@ from rljob_trainer.journal import first_digest, rollout_fingerprint, step_finger
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.loop.checkpoints import Checkpoints
+from rljob_trainer.loop.gradients import GradientGuard
 from rljob_trainer.loop.loop import Loop
 from rljob_trainer.loop.reinforced import Fingerprints, ReinforcedSteps
 from rljob_trainer.loop.reporting import Reporting
@@ -198,7 +199,8 @@ class Wiring:
                 self._spec = with_length(spec, len(supervised))
         nonce = root.nonce if root is not None else ""
         digest = first_digest(self._job.uid, nonce, self._fingerprints.update, spec.training.seed)
-        return LoopState(prompts, examples, KlController(spec.algorithm.kl), digest, now)
+        guard = GradientGuard(spec.training.on_bad_gradient)
+        return LoopState(prompts, examples, KlController(spec.algorithm.kl), guard, digest, now)
 
     def _validation(self, tokenizer: "PreTrainedTokenizerBase", now: datetime) -> list[Task]:
         if not self._spec.data.validation:

@@ -32,7 +32,7 @@ def plain_linear_layers(module: nn.Module) -> None:
     """Undo speed_up_linear_layers: torch.compile takes no such product of weights that change."""
     for part in module.modules():
         if type(part) is CpuLinear:
-            part.__class__ = nn.Linear
+            part.__class__ = nn.Linear  # type: ignore[assignment]
 
 
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

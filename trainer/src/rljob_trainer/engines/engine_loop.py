@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from rljob_trainer.engines.engine import Completion, RolloutEngine
 from rljob_trainer.errors import InfrastructureError, RLJobError
+from rljob_trainer.workers.profile import Profile
 
 R = TypeVar("R")
 
@@ -42,6 +43,7 @@ class EngineLoop:
         self._bundle: list[Completion] = []
         self._bundled = 0.0
         self._broken: Exception | None = None
+        self._profile = Profile("rollout")
         self._when_idle: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -122,7 +124,8 @@ class EngineLoop:
         assert self._engine is not None
         start = time.monotonic()
         try:
-            completions = self._engine.step()
+            with self._profile.part():
+                completions = self._engine.step()
         except Exception as error:  # noqa: BLE001  the subscriber must see it
             self._broken = error  # what the engine holds is unknown: it is replaced
             self._fail(error)

@@ -39,6 +39,7 @@ from rljob_trainer.local.stop import Stop, interrupts
 from rljob_trainer.progress.state import next_attempt, read_object
 from rljob_trainer.progress.views import Reporter, open_reporter
 from rljob_trainer.volume import Volume, write_json
+from rljob_trainer.workers.profile import profile_folder
 from rljob_trainer.workers.trace import trace_folder
 
 POLL_SECONDS = 0.2
@@ -79,7 +80,8 @@ class Supervisor:
         environment = {**PATIENT_THREADS, **os.environ}
         self._servers = RewardServers(run.servers, run.running, self._volume.logs, environment)
         environment |= run.environment | self._servers.keys
-        self._environment = {**environment, **ray_environment(), **trace_folder(), OWNER_VARIABLE: uid}
+        self._environment = {**environment, **ray_environment(), **trace_folder(), **profile_folder(self._volume.root)}
+        self._environment[OWNER_VARIABLE] = uid
         self._environment.pop(GENERATION_VARIABLE, None)  # set if this run is itself inside a cluster's driver
         self._job_file = self._volume.control / "job.json"
         self._history, self._durable_step = History(), 0

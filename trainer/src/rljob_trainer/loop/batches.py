@@ -41,6 +41,15 @@ class StepBatch:
     def episodes(self) -> int:
         return len(self.groups)
 
+    def of_each(self, parts: Sequence[Sequence[Floats]]) -> list[Floats]:
+        """Of each trajectory 0..N-1, from what each rank has or computed, in the order of its plan."""
+        by_index = {
+            index: values
+            for plan, part in zip(self.plans, parts, strict=True)
+            for index, values in zip(plan.samples, part, strict=True)
+        }
+        return [by_index[index] for index in range(len(self.owners))]
+
 
 def batch_of_groups(groups: Sequence[GroupSummary], spec: ResolvedSpec) -> StepBatch:
     """Minibatches are of `actor.miniBatchSize` prompts, in the order of the groups; the last may be smaller."""
@@ -102,9 +111,4 @@ def advantages(
 
 def gather(batch: StepBatch, parts: Sequence[Sequence[Floats]]) -> Floats:
     """[all tokens in the loss] from what each rank computed for its trajectories, in the order of its plan."""
-    by_index = {
-        index: values
-        for plan, part in zip(batch.plans, parts, strict=True)
-        for index, values in zip(plan.samples, part, strict=True)
-    }
-    return np.concatenate([by_index[index] for index in range(len(batch.owners))])
+    return np.concatenate(batch.of_each(parts))

@@ -20,6 +20,7 @@ from rljob_trainer.attempt.claim import check_not_superseded
 from rljob_trainer.checkpoint.manifest import CheckpointRef
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.journal import truncate
+from rljob_trainer.loop.bad_batches import supervised_rows
 from rljob_trainer.loop.batches import batch_of_rows
 from rljob_trainer.loop.checkpoints import Checkpoints
 from rljob_trainer.loop.metrics import Metrics, supervised_metrics
@@ -120,8 +121,13 @@ class Loop:
         if held is None:
             after = self.state.mark("sft", before)
             with self.reporting.phase("update"):
-                updated = self.ranks.supervised_step(batch.plans, batch.totals, rows, rate, after)
+                bound = self.state.gradients.bound
+                updated = self.ranks.supervised_step(batch.plans, batch.totals, rows, rate, after, bound)
             held = RankStates(after, updated)
+        self.state.observe("sft", held.updated)
+        if skipped := held.updated[0].sums.skipped:
+            self.reporting.bad_batch(supervised_rows(examples, step))
+            self.state.gradients.check(step, skipped)
         return batch.tokens, supervised_metrics(held.updated, rate) | {names.EPOCH: float(self.state.examples.epoch)}
 
     # ------------------------------------------------------------------ checkpoints

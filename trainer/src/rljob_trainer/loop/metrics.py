@@ -1,5 +1,6 @@
 """What a step says about itself: from groups, sums and reports to the flat metrics of one line."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -82,15 +83,23 @@ def length_metrics(groups: Sequence[GroupSummary]) -> Metrics:
 
 
 def supervised_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
-    """parts: of every rank."""
+    """parts: of every rank. A number that is not finite is left out; only a step with a skipped update has any."""
     sums = [part.sums for part in parts]
-    return {
-        names.ACTOR_LOSS: sum(each.loss for each in sums) / len(sums[0].grad_norms),
+    norms, skipped = sums[0].grad_norms, sums[0].skipped
+    metrics = {
+        names.ACTOR_LOSS: sum(each.loss for each in sums) / max(1, sums[0].minibatches),
         names.ACTOR_ENTROPY: sum(each.entropy for each in sums) / _tokens(parts),
-        names.ACTOR_GRAD_NORM: float(np.mean(sums[0].grad_norms)),
+        names.ACTOR_GRAD_NORM: float(np.mean(norms)) if norms else math.nan,
+        names.ACTOR_UPDATES: float(len(norms)),
+        names.ACTOR_UPDATES_SKIPPED: float(len(skipped)),
         names.ACTOR_LEARNING_RATE: learning_rate,
         **usage_metrics([part.usage for part in parts]),
     }
+    return _finite(metrics)
+
+
+def _finite(metrics: Metrics) -> Metrics:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def usage_metrics(parts: Sequence[Usage]) -> Metrics:
@@ -107,8 +116,8 @@ def idle_metrics(times: Mapping[str, float]) -> Metrics:
     return {idle: max(0.0, 1 - sum(times.get(name, 0.0) for name in busy) / whole) for idle, busy in parts.items()}
 
 
-def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
-    """parts: of every rank."""
+def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: bool) -> Metrics:
+    """parts: of every rank. kl_in_loss: whether a KL estimate acts in the loss."""
     importance = sum((part.importance for part in parts), start=ImportanceSums()).finish()
     metrics = supervised_metrics(parts, learning_rate) | {
         names.ACTOR_CLIP_FRACTION: sum(part.sums.clipped for part in parts) / _tokens(parts),
@@ -119,12 +128,9 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
     if importance.mean_difference is not None and importance.max_difference is not None:
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MEAN] = importance.mean_difference
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MAX] = importance.max_difference
-    return metrics
-
-
-def mean_kl(parts: Sequence[Updated]) -> float:
-    """KL estimate per token, if it acts in the loss. parts: of every rank."""
-    return sum(part.sums.kl for part in parts) / _tokens(parts)
+    if kl_in_loss:
+        metrics[names.ACTOR_KL] = sum(part.sums.kl for part in parts) / _tokens(parts)
+    return _finite(metrics) if parts[0].sums.skipped else metrics
 
 
 def _tokens(parts: Sequence[Updated]) -> int:

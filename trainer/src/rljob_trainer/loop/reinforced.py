@@ -22,12 +22,12 @@ from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.errors import RewardError
 from rljob_trainer.journal import Used
 from rljob_trainer.loop.agreement import Agreement
+from rljob_trainer.loop.bad_batches import trained_rows
 from rljob_trainer.loop.batches import StepBatch, advantages, batch_of_groups, gather
 from rljob_trainer.loop.metrics import (
     Metrics,
     all_rewards,
     length_metrics,
-    mean_kl,
     recovery_metrics,
     reward_metrics,
     sync_metrics,
@@ -90,9 +90,10 @@ class ReinforcedSteps:
             held = self._train(step, rate)
         else:
             self.state.load_state_dict(held.training_state.after)
-        metrics = held.training_state.metrics | update_metrics(held.updated, rate) | self._sync()
-        if self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference:
-            metrics[names.ACTOR_KL] = mean_kl(held.updated)
+        self.state.observe("rl", held.updated)
+        self.state.gradients.check(step, held.updated[0].sums.skipped)
+        in_loss = self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference
+        metrics = held.training_state.metrics | update_metrics(held.updated, rate, in_loss) | self._sync()
         metrics |= self._validate_if_due(step)
         return held.training_state.tokens, metrics | {names.POLICY_VERSION: float(step)}
 
@@ -211,11 +212,14 @@ class ReinforcedSteps:
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
         with self.reporting.phase("update"):
-            updating = self.ranks.update(values, rate, self.state.kl.coefficient, mark)
+            updating = self.ranks.update(values, rate, self.state.kl.coefficient, mark, self.state.gradients.bound)
             if not self.replaying:
                 self.rollouts.begin_sync(self._policy(), updating)  # ranks need not wait for us between the two
             prepared.result()  # first: what went wrong there is behind what the update then says
-            return RankStates(mark, updating.result())
+            updated = updating.result()
+        if updated[0].sums.skipped:
+            self.reporting.bad_batch(trained_rows(self.reporting.fetch(groups), batch.of_each(values), self.state.step))
+        return RankStates(mark, updated)
 
     def _penalties(self, by_rank: list[list[Floats] | None], batch: StepBatch) -> tuple[Floats, Metrics]:
         controller = self.state.kl

@@ -2,9 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rljob_trainer.engines.ends import as_ids, end_ids
 from rljob_trainer.loggers import LoggerSet
@@ -37,6 +37,7 @@ class Reporting:
         self._progress, self._loggers, self._tokenizer = progress, loggers, tokenizer
         self._metrics = MetricsWriter(volume, attempt)
         self._root, self._samples = volume.root, volume.samples(attempt)
+        self._bad_batch = volume.bad_batch(attempt)
         self._times: dict[str, float] = {}
 
     @contextmanager
@@ -86,14 +87,9 @@ class Reporting:
     def samples(self, step: int, groups: Sequence[GroupRef]) -> None:
         """Write the first episode of each of the first tasks."""
         shown = groups[:SAMPLES_SHOWN]
-        references = list(dict.fromkeys(each.bundle for each in shown))
-        answers: list[Answer[Sequence[Group]]] = [Answer(each, "rollout host") for each in references]
-        fetched = wait_for_all(answers, 60.0, "samples to show")
-        bundles = dict(zip(references, fetched, strict=True))
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:
-            for each in shown:
-                group: Group = bundles[each.bundle][each.index]
+            for each, group in zip(shown, self.fetch(shown), strict=True):
                 row = {
                     "step": step,
                     "prompt": self._text(group.task.token_ids),
@@ -103,6 +99,26 @@ class Reporting:
                     "reward": float(each.summary.rewards[0]),
                 }
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+    def fetch(self, groups: Sequence[GroupRef]) -> list[Group]:
+        """The groups themselves, from Ray's object store."""
+        references = list(dict.fromkeys(each.bundle for each in groups))
+        answers: list[Answer[Sequence[Group]]] = [Answer(each, "rollout host") for each in references]
+        bundles = dict(zip(references, wait_for_all(answers, 60.0, "samples to show"), strict=True))
+        return [bundles[each.bundle][each.index] for each in groups]
+
+    def bad_batch(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Keep the samples of a step with a skipped update, in place of those of an earlier one.
+
+        Each row gets its text beside its tokens. NaN stays NaN, which Python's json reads.
+        """
+        self._bad_batch.parent.mkdir(parents=True, exist_ok=True)
+        part = self._bad_batch.with_suffix(".part")
+        with part.open("w") as file:
+            for row in rows:
+                text = str(self._tokenizer.decode(row["tokenIds"], skip_special_tokens=False))
+                file.write(json.dumps(row | {"text": text}, ensure_ascii=False) + "\n")
+        part.replace(self._bad_batch)
 
     def _response(self, trajectory: Trajectory) -> str:
         """The text that rewards see."""

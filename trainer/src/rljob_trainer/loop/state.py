@@ -7,8 +7,10 @@ from typing import Any
 
 from rljob_trainer.data.stream import SupervisedStream, TaskStream
 from rljob_trainer.journal import next_digest
+from rljob_trainer.loop.gradients import GradientGuard
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.progress.metrics import Stage
+from rljob_trainer.rank.results import Updated
 from rljob_trainer.rank.training_state import TrainingState
 
 
@@ -25,6 +27,7 @@ class LoopState:
     prompts: TaskStream | None
     examples: SupervisedStream | None
     kl: KlController
+    gradients: GradientGuard
     policy_digest: str
     template_time: datetime
     step: int = 0
@@ -40,6 +43,17 @@ class LoopState:
         self.step += 1
         self.policy_digest = next_digest(self.policy_digest, fingerprint, used)
 
+    def observe(self, stage: Stage, updated: Sequence[Updated]) -> None:
+        """Adapt to what an update found, once it is behind `advance`. updated: of every rank.
+
+        What the ranks hold as the state after an update is that before this.
+        """
+        sums = [part.sums for part in updated]
+        skipped, trajectories = sums[0].skipped, sum(each.trajectories for each in sums)
+        self.gradients.observe(sums[0].grad_norms, skipped)
+        if stage == "rl" and self.kl.acts_in_loss and trajectories and not skipped:
+            self.kl.update(sum(each.kl for each in sums) / trajectories, trajectories)
+
     def mark(
         self, stage: Stage | None, before: dict[str, Any], metrics: dict[str, float] | None = None, tokens: int = 0
     ) -> TrainingState:
@@ -53,6 +67,7 @@ class LoopState:
             "templateTime": self.template_time.isoformat(),
             "reward": self.reward,
             "kl": self.kl.state_dict(),
+            "gradients": self.gradients.state_dict(),
             "prompts": self.prompts.state_dict() if self.prompts else None,
             "examples": self.examples.state_dict() if self.examples else None,
         }
@@ -62,6 +77,7 @@ class LoopState:
         self.step, self.reward = state["step"], state["reward"]
         self.policy_digest = state["policyDigest"]
         self.kl.load_state_dict(state["kl"])
+        self.gradients.load_state_dict(state["gradients"])
         if self.prompts is not None and state["prompts"] is not None:
             self.prompts.load_state_dict(state["prompts"])
         if self.examples is not None and state["examples"] is not None:

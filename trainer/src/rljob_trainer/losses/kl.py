@@ -7,13 +7,16 @@ from rljob_api.v1alpha1.algorithm import KlEstimator
 from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO
 
 
-def kl_estimate(estimator: KlEstimator, log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
+def kl_estimate(
+    estimator: KlEstimator, log_probs: Tensor, reference_log_probs: Tensor, clip: float | None = None
+) -> Tensor:
     """Estimate of the divergence for each token, [T], in nats, from tokens that the policy sampled.
 
     With d = log pi - log pi_ref of the sampled token:
       k1   d               unbiased, of either sign
       k2   d^2 / 2         biased, never negative
       k3   exp(-d) - 1 + d unbiased, never negative; exp is bounded as in the losses
+    clip: bound of an estimate's size; beyond it a token has no gradient. None: no bound.
     Schulman 2020, Approximating KL Divergence: http://joschu.net/blog/kl-approx.html
 
     A loss acts only through its gradient. In expectation over the policy's own tokens
@@ -24,7 +27,11 @@ def kl_estimate(estimator: KlEstimator, log_probs: Tensor, reference_log_probs: 
     None of them includes a token's effect on the divergence of later tokens; KL in the reward does.
     Tang and Munos 2025: https://arxiv.org/abs/2506.09477; Liu et al. 2025: https://arxiv.org/abs/2510.01555
     """
-    difference = log_probs - reference_log_probs
+    estimates = _estimates(estimator, log_probs - reference_log_probs)
+    return estimates if clip is None else estimates.clamp(-clip, clip)
+
+
+def _estimates(estimator: KlEstimator, difference: Tensor) -> Tensor:
     match estimator:
         case "k1":
             return difference

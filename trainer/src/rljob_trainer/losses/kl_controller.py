@@ -23,6 +23,10 @@ class KlController:
         self._settings = settings
         self.coefficient = settings.coefficient
 
+    @property
+    def acts_in_loss(self) -> bool:
+        return self._settings.placement == "loss"
+
     def update(self, mean_kl_per_response: float, samples: int) -> None:
         """Adapt the coefficient after one step.
 

@@ -47,6 +47,10 @@ ACTOR_COVARIANCE = _metric(
     "actor/covariance", "nats", "Covariance of log-probability and advantage over tokens; if above 0, entropy falls"
 )
 ACTOR_GRAD_NORM = _metric("actor/grad_norm", "", "Norm of the gradient before clipping")
+ACTOR_UPDATES = _metric("actor/updates", "updates", "Optimizer steps; fewer than planned after an early stop")
+ACTOR_UPDATES_SKIPPED = _metric(
+    "actor/updates_skipped", "updates", "Updates left out because the gradient was not finite or too large"
+)
 ACTOR_LEARNING_RATE = _metric("actor/learning_rate", "", "Learning rate of the step's last update")
 ROLLOUT_LOG_PROB_DIFF_MEAN = _metric(
     "rollout/log_prob_diff_mean",

@@ -15,7 +15,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
 from rljob_trainer.workers.worker import Worker
@@ -62,9 +62,12 @@ class RankCalls(Protocol):
 
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory], learning_rate: float,
-        training_state: TrainingState,
+        training_state: TrainingState, norm_bound: float = LARGEST_NORM,
     ) -> Updated:  # fmt: skip
-        """Train on this rank's share of the rows, once. training_state: what the weights are afterwards."""
+        """Train on this rank's share of the rows, once.
+
+        training_state: what the weights are afterwards. norm_bound: as in `update`.
+        """
 
     def prepare(
         self, plan: RankPlan, totals: Sequence[BatchTotals], places: Sequence[tuple[int, int]],
@@ -80,12 +83,14 @@ class RankCalls(Protocol):
         """
 
     def update(
-        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState
-    ) -> Updated:
+        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
+        norm_bound: float = LARGEST_NORM,
+    ) -> Updated:  # fmt: skip
         """Train on the prepared shard, once.
 
         advantages: [R] for each trajectory in the order of the rank's plan.
         training_state: what the weights are afterwards.
+        norm_bound: no step is made of a gradient with a larger norm, or of one that is not finite.
         Raises InfrastructureError if nothing is prepared: Ray leaves out a `prepare` whose groups are lost, and calls
         this all the same.
         """

@@ -175,11 +175,11 @@ class RankClient:
 
     def supervised_step(
         self, plans: Sequence[RankPlan], totals: Sequence[BatchTotals], rows: Sequence[Trajectory],
-        learning_rate: float, training_state: TrainingState,
+        learning_rate: float, training_state: TrainingState, norm_bound: float,
     ) -> list[Updated]:  # fmt: skip
         """plans: one for each rank."""
         asked = [
-            worker.call(RankCalls.supervised_step, plan, totals, rows, learning_rate, training_state)
+            worker.call(RankCalls.supervised_step, plan, totals, rows, learning_rate, training_state, norm_bound)
             for worker, plan in zip(self.workers, plans, strict=True)
         ]
         return self._pending(asked, UPDATE_SECONDS, "supervised_step").result()
@@ -198,11 +198,11 @@ class RankClient:
 
     def update(
         self, advantages: Sequence[Sequence[Floats]], learning_rate: float, kl_coefficient: float,
-        training_state: TrainingState,
+        training_state: TrainingState, norm_bound: float,
     ) -> Pending[Updated]:  # fmt: skip
         """advantages: those of each rank."""
         asked = [
-            worker.call(RankCalls.update, own, learning_rate, kl_coefficient, training_state)
+            worker.call(RankCalls.update, own, learning_rate, kl_coefficient, training_state, norm_bound)
             for worker, own in zip(self.workers, advantages, strict=True)
         ]
         return self._pending(asked, UPDATE_SECONDS, "update")

@@ -49,7 +49,7 @@ def compile_layers(layers: Sequence[nn.Module]) -> None:
     """Compile what each layer computes, in place, when it first runs."""
     for layer in layers:
         plain_linear_layers(layer)
-        layer.forward = torch.compile(layer.forward, backend=BACKEND, dynamic=True)  # type: ignore[method-assign]
+        layer.forward = torch.compile(layer.forward, backend=BACKEND, dynamic=True)
 
 
 def compiled_graphs() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import ray
+import structlog
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -31,6 +32,7 @@ from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
+from rljob_trainer.rank.compiling import compiled_graphs
 from rljob_trainer.rank.forward import Policy, score_only
 from rljob_trainer.rank.masking import Rejection, without_rejected
 from rljob_trainer.rank.memory import give_back, in_phase
@@ -39,17 +41,20 @@ from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.rendezvous import join_store, open_store
-from rljob_trainer.rank.results import RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
-from rljob_trainer.rank.sharding import COMPUTE_DTYPES
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_weights
 from rljob_trainer.rank.step import Trainee, queue_policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.rank.usage import UpdateMeter
 from rljob_trainer.types import Floats, Group, Ids, Trajectory, answered
 from rljob_trainer.weights.sender import WeightSender
+from rljob_trainer.workers.profile import Profile
 from rljob_trainer.workers.worker import Worker
+
+log = structlog.get_logger()
 
 
 class Rank(RankCalls):
@@ -71,6 +76,8 @@ class Rank(RankCalls):
         self.rejection: Rejection | None = None
         self._state: RankState | None = None
         self._shard: Shard | None = None
+        self._profile = Profile("update")
+        self._graphs = 0
         if settings.device_type == "cpu":
             keep_freed_memory()
             torch.set_num_threads(settings.threads)
@@ -148,12 +155,12 @@ class Rank(RankCalls):
     @in_phase("update")
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory], learning_rate: float,
-        training_state: TrainingState,
+        training_state: TrainingState, norm_bound: float = LARGEST_NORM,
     ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         self._state = None
         shard, meter = shard_of_rows(plan, totals, rows), UpdateMeter(self.device)
-        sums = supervised_step(self.trainee, shard, learning_rate)
+        sums = supervised_step(self.trainee, shard, learning_rate, norm_bound)
         updated = Updated(sums, usage=meter.read(self.policy.module, shard, epochs=1))
         self._state = RankState(training_state, updated)
         return updated
@@ -175,13 +182,15 @@ class Rank(RankCalls):
 
     def _token_kl(self, shard: Shard) -> list[Floats]:
         samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator
-        flat = kl_estimate(estimator, column(samples, "old_log_probs"), column(samples, "reference_log_probs"))
+        ours, reference = column(samples, "old_log_probs"), column(samples, "reference_log_probs")
+        flat = kl_estimate(estimator, ours, reference, self.spec.algorithm.kl.clip)
         return split(flat.numpy(), samples)
 
     @in_phase("update")
     def update(
-        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState
-    ) -> Updated:
+        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
+        norm_bound: float = LARGEST_NORM,
+    ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         shard, self._shard, self._state = self._shard, None, None
         if shard is None:
@@ -189,11 +198,23 @@ class Rank(RankCalls):
         for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
         meter = UpdateMeter(self.device)
-        sums = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient).read()
-        usage = meter.read(self.policy.module, shard, self.spec.actor.epochs)
+        with self._profile.part():
+            queued = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
+            if self.reference is not None and self.spec.refreshes_reference(training_state.step):
+                copy_weights(self.policy.module, self.reference.module)
+            sums = queued.read()
+        self._log_compilations()
+        usage = meter.read(self.policy.module, shard, sums.minibatches / len(shard.plan.minibatches))
         updated = Updated(sums, _importance(shard, version=training_state.step - 1), usage)
         self._state = RankState(training_state, updated)
         return updated
+
+    def _log_compilations(self) -> None:
+        """Say when an update has compiled layers: lengths that compile without end would be seen here."""
+        graphs = compiled_graphs()
+        if graphs > self._graphs:
+            log.info("layers_compiled", graphs=graphs, new=graphs - self._graphs)
+        self._graphs = graphs
 
     @in_phase("update")
     def log_probs(self, trajectories: Sequence[Trajectory]) -> list[Floats]:

@@ -6,6 +6,9 @@ from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
 
+LARGEST_NORM = 3.4028234663852886e38
+"""The largest float32: as the bound of a norm, only what is not finite is above it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
@@ -30,9 +33,11 @@ class RankInfo:
 class StepSums:
     """One rank's contribution to the step's metrics; the driver adds up those of all ranks.
 
-    loss: sum over minibatches. entropy, kl, clipped: sums over the tokens that count in the loss.
-    tokens: their number, once for each epoch.
+    loss: sum over minibatches, which `minibatches` counts, once for each epoch.
+    entropy, kl, clipped: sums over the tokens that count in the loss.
+    tokens: their number, once for each epoch. trajectories: those with at least one such token, as often.
     grad_norms: of each optimizer step, over all ranks and before clipping (equal on every rank).
+    skipped: norms of gradients that were too large or not finite; no step was made of them.
     drift: sum over those tokens of the KL estimate from the policy at the start of the step.
     covariance: sums over those tokens of log-probability and advantage.
     """
@@ -45,6 +50,9 @@ class StepSums:
     grad_norms: list[float]
     drift: float = 0.0
     covariance: CovarianceSums = field(default_factory=CovarianceSums)
+    trajectories: int = 0
+    minibatches: int = 0
+    skipped: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ the split into micro-batches changes a gradient. FSDP averages gradients over ra
 Between two optimizer steps nothing reads a number back from the device: the host would wait there, and the GPU after.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
@@ -17,7 +16,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.errors import JobError
 from rljob_trainer.losses.aggregation import token_weights
 from rljob_trainer.losses.covariance import BY_COVARIANCE, CovarianceSums
 from rljob_trainer.losses.kl import kl_estimate
@@ -26,12 +24,13 @@ from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO
 from rljob_trainer.losses.positive import positive_nll
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.choosing import choose_tokens
+from rljob_trainer.rank.early_stop import exceeded
 from rljob_trainer.rank.forward import Policy, score, score_only
 from rljob_trainer.rank.models.role import M_co, ModelRole
 from rljob_trainer.rank.optimizer import ShardedAdamW
 from rljob_trainer.rank.packing import PackedBatch, on_device
 from rljob_trainer.rank.parallel import ParallelDims
-from rljob_trainer.rank.results import StepSums
+from rljob_trainer.rank.results import LARGEST_NORM, StepSums
 from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, scatter
 
 
@@ -61,15 +60,20 @@ class RunningSums:
 
     values: Tensor
     tokens: int = 0
+    norm_bound: float = LARGEST_NORM
+    trajectories: int = 0
+    minibatches: int = 0
     grad_norms: list[Tensor] = field(default_factory=list)
 
     @classmethod
-    def on(cls, device: torch.device) -> "RunningSums":
-        return cls(torch.zeros(8, dtype=torch.float64, device=device))
+    def on(cls, device: torch.device, norm_bound: float) -> "RunningSums":
+        return cls(torch.zeros(8, dtype=torch.float64, device=device), norm_bound=norm_bound)
 
     @torch.no_grad()
-    def add(self, tokens: int, loss: Tensor, terms: PassTerms, mask: Tensor | None = None) -> None:
-        """One pass. tokens: those that count. loss: a scalar."""
+    def add(
+        self, tokens: int, loss: Tensor, terms: PassTerms, mask: Tensor | None = None, trajectories: int = 0
+    ) -> None:
+        """One pass. tokens: those that count. trajectories: those with such tokens. loss: a scalar."""
         self.values[0] += loss.sum(dtype=torch.float64)
         product = None
         if terms.advantages is not None and terms.log_probs is not None:
@@ -80,16 +84,29 @@ class RunningSums:
                 counting = value if mask is None else torch.where(mask, value, 0)
                 self.values[index] += counting.sum(dtype=torch.float64)
         self.tokens += tokens
+        self.trajectories += trajectories
+
+    def counted(self) -> Tensor:
+        """Tokens, what was clipped and the drift until now, [3]."""
+        return torch.cat([torch.full_like(self.values[:1], self.tokens), self.values[3:5]])
+
+    def finished(self, norm: Tensor) -> None:
+        """One minibatch, and the norm of its gradient."""
+        self.minibatches += 1
+        self.grad_norms.append(norm)
 
     def read(self) -> StepSums:
-        """Wait for the device. Raises JobError if a gradient's norm was not finite; no step was made since."""
+        """Wait for the device."""
         norms = [each.to(self.values.device, torch.float64).view(1) for each in self.grad_norms]
         loss, entropy, kl, clipped, drift, *others = torch.cat([self.values, *norms]).tolist()
         advantages, log_probs, products, *grad_norms = others
-        if broken := [norm for norm in grad_norms if not math.isfinite(norm)]:
-            raise JobError(f"the gradient's norm is {broken[0]}: lower it", field="spec.actor.learningRate")
         covariance = CovarianceSums(float(self.tokens), advantages, log_probs, products)
-        return StepSums(loss, entropy, kl, clipped, self.tokens, grad_norms, drift, covariance)
+        skipped = [norm for norm in grad_norms if not norm <= self.norm_bound]
+        made = [norm for norm in grad_norms if norm <= self.norm_bound]
+        return StepSums(
+            loss, entropy, kl, clipped, self.tokens, made, drift, covariance, self.trajectories, self.minibatches,
+            skipped,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +127,14 @@ class Trainee(Generic[M_co]):
         """Add this rank's part of the minibatch's gradient. loss: this rank's part of the minibatch's loss."""
         (loss * self.parallel.loss).backward()
 
-    def finish_minibatch(self, learning_rate: float) -> Tensor:
+    def finish_minibatch(self, learning_rate: float, norm_bound: float = LARGEST_NORM) -> Tensor:
         """Clip, step, forget the gradients. Returns the norm before clipping, a scalar on the device.
 
-        If the norm is not finite, the device leaves out this step and all later ones of this optimizer.
+        norm_bound: the device leaves out the step of a gradient with a larger norm, or of one that is not finite.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.grad_clip)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        broken = (~torch.isfinite(norm)).float()
-        skip = self.optimizer.skip
-        self.optimizer.skip = broken if skip is None else torch.maximum(skip, broken)
+        self.optimizer.skip = (~torch.isfinite(norm) | (norm > norm_bound)).float()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
@@ -135,9 +150,11 @@ def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.devi
         scatter(samples, name, log_probs)
 
 
-def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float) -> StepSums:
+def supervised_step(
+    trainee: Trainee[Policy], shard: Shard, learning_rate: float, norm_bound: float = LARGEST_NORM
+) -> StepSums:
     """One optimizer step on given answers: the mean of -log p over all tokens in the loss."""
-    sums = RunningSums.on(trainee.device)
+    sums = RunningSums.on(trainee.device, norm_bound)
     for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
         for samples in shard.passes(minibatch):
             batch = _packed(trainee.module, samples, trainee.device)
@@ -145,7 +162,7 @@ def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float
             loss = -log_probs.sum() / totals.tokens
             trainee.backward(loss)
             sums.add(entropies.numel(), loss, PassTerms(entropies))
-        sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
+        sums.finished(trainee.finish_minibatch(learning_rate, norm_bound))
     return sums.read()
 
 
@@ -160,7 +177,7 @@ class QueuedStep:
     scored: list[tuple[Sequence[ShardSample], Tensor]]
 
     def read(self) -> StepSums:
-        """Wait for it, and set those old_log_probs. Raises JobError as RunningSums.read."""
+        """Wait for it, and set those old_log_probs."""
         sums = self.sums.read()
         for samples, log_probs in self.scored:
             scatter(samples, "old_log_probs", log_probs)
@@ -168,24 +185,30 @@ class QueuedStep:
 
 
 def queue_policy_step(
-    trainee: Trainee[Policy], shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float
-) -> QueuedStep:
-    """All optimizer steps of one training step: `actor.epochs` passes over its minibatches.
+    trainee: Trainee[Policy], shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float,
+    norm_bound: float = LARGEST_NORM,
+) -> QueuedStep:  # fmt: skip
+    """All optimizer steps of one training step: `actor.epochs` passes over its minibatches, or fewer (early_stop.py).
 
     Samples without old_log_probs get the ones that their pass computes: with one minibatch and one epoch, the policy
     of the start of the step is the policy that is trained.
     """
-    sums = RunningSums.on(trainee.device)
+    sums = RunningSums.on(trainee.device, norm_bound)
     if spec.algorithm.loss in BY_COVARIANCE:
         choose_tokens(shard, spec.algorithm)
-    scored = []
+    scored: list[tuple[Sequence[ShardSample], Tensor]] = []
     for _ in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
+            before = sums.counted()
             for samples in shard.passes(minibatch):
                 log_probs = _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums)
                 if samples and samples[0].old_log_probs is None:
                     scored.append((samples, log_probs))
-            sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
+            if exceeded(spec.algorithm.early_stop, sums.counted() - before):
+                sums.minibatches += 1
+                trainee.optimizer.zero_grad()
+                return QueuedStep(sums, scored)
+            sums.finished(trainee.finish_minibatch(learning_rate, norm_bound))
     return QueuedStep(sums, scored)
 
 
@@ -213,7 +236,8 @@ def _policy_pass(
     if algorithm.positive_nll_coefficient > 0:
         loss = loss + algorithm.positive_nll_coefficient * positive_nll(log_probs, _positive(batch, samples), totals)
     trainee.backward(loss)
-    sums.add(sum(sample.remaining for sample in samples), loss, terms, batch.mask)
+    remaining = [sample.remaining for sample in samples]
+    sums.add(sum(remaining), loss, terms, batch.mask, trajectories=sum(count > 0 for count in remaining))
     return log_probs.detach()
 
 
@@ -259,7 +283,7 @@ def _token_losses(
     per_token = terms.per_token - algorithm.entropy_coefficient * entropies
     kl = None
     if algorithm.kl.placement == "loss" and reference is not None:
-        kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference)
+        kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference, algorithm.kl.clip)
         per_token = per_token + kl_coefficient * kl
     return per_token, PassTerms(entropies, kl, terms.clipped, _drift(batch), batch.advantages, batch.log_probs)
 

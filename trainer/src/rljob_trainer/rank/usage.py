@@ -30,7 +30,7 @@ class UpdateMeter:
             torch.cuda.reset_peak_memory_stats()
         self._start = time.monotonic()
 
-    def read(self, model: nn.Module, shard: Shard, epochs: int) -> Usage:
+    def read(self, model: nn.Module, shard: Shard, epochs: float) -> Usage:
         """After the host has read a result of the update, so that the GPU has finished."""
         if not self._on_gpu:
             return Usage()
@@ -43,7 +43,7 @@ class UpdateMeter:
         )
 
 
-def model_flops(parameters: int, tokens: int) -> float:
+def model_flops(parameters: int, tokens: float) -> float:
     """Of a forward and backward pass; embeddings count as parameters."""
     return float(_FLOPS * parameters * tokens)
 

@@ -1,0 +1,55 @@
+"""ShardedAdamW against torch's AdamW, in slices, and with steps that the device leaves out."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from rljob_trainer.rank import optimizer as module
+from rljob_trainer.rank.optimizer import ShardedAdamW
+
+CPU = torch.device("cpu")
+SETTINGS: dict[str, Any] = {"lr": 0.1, "betas": (0.9, 0.99), "weight_decay": 0.1}
+
+
+def weights():
+    draw = torch.Generator().manual_seed(0)
+    return [torch.randn(size, generator=draw).requires_grad_() for size in (5, 3, 7)]
+
+
+def give_gradients(parameters, seed):
+    draw = torch.Generator().manual_seed(seed)
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=draw)
+
+
+@pytest.mark.parametrize("elements", [1, 8, 100])
+def test_it_computes_what_torch_does_bit_for_bit(monkeypatch, elements):
+    monkeypatch.setattr(module, "_SLICE", elements)
+    ours, theirs = weights(), weights()
+    one = ShardedAdamW(ours, **SETTINGS, device=CPU)
+    other = torch.optim.AdamW(theirs, **SETTINGS, fused=True)
+    for step in range(3):
+        for parameters, optimizer in ((ours, one), (theirs, other)):
+            give_gradients(parameters, step)
+            optimizer.step()
+    for parameter, expected in zip(ours, theirs, strict=True):
+        assert torch.equal(parameter, expected)
+        assert torch.equal(one.state[parameter]["exp_avg_sq"], other.state[expected]["exp_avg_sq"])
+        assert one.state[parameter]["step"] == 3
+
+
+def test_a_step_that_is_skipped_changes_nothing():
+    parameters = weights()
+    optimizer = ShardedAdamW(parameters, **SETTINGS, device=CPU)
+    give_gradients(parameters, 0)
+    optimizer.step()
+    before = [each.detach().clone() for each in parameters]
+    optimizer.skip = torch.ones(())
+    give_gradients(parameters, 1)
+    optimizer.step()
+    assert all(map(torch.equal, parameters, before))
+    assert {float(state["step"]) for state in optimizer.state.values()} == {1.0}
+    optimizer.skip = torch.zeros(())
+    optimizer.step()
+    assert not any(map(torch.equal, parameters, before))

@@ -1,0 +1,70 @@
+"""Bad gradients: what is too large, and how many steps in a row may have one (training.onBadGradient).
+
+driver: bound of the norm ──> ranks: update, or skip ──> driver: norms, skipped ──> mean of the norms, steps in a row
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from rljob_api.v1alpha1.training import OnBadGradient
+from rljob_trainer.errors import JobError
+from rljob_trainer.rank.results import LARGEST_NORM
+
+log = structlog.get_logger()
+
+RECENT = 100
+"""Updates over which the mean norm forgets."""
+
+JUDGED_AFTER = 10
+"""Updates before a norm counts as a spike: the first ones of a run are no measure."""
+
+
+@dataclass(slots=True)
+class GradientGuard:
+    """mean: exponential mean of the norms of `count` updates. skips: steps in a row with a skipped update."""
+
+    settings: OnBadGradient
+    mean: float = 0.0
+    count: int = 0
+    skips: int = 0
+
+    @property
+    def bound(self) -> float:
+        """The largest norm of the next step's gradients, which ranks compare in float32.
+
+        LARGEST_NORM if none is too large.
+        """
+        factor = self.settings.spike_factor
+        if factor is None or self.count < JUDGED_AFTER:
+            return LARGEST_NORM
+        return float(np.float32(factor * self.mean))
+
+    def observe(self, norms: Sequence[float], skipped: Sequence[float]) -> None:
+        """One step. norms: of its updates. skipped: of the gradients of which no update was made."""
+        for norm in norms:
+            self.count += 1
+            self.mean += (norm - self.mean) / min(self.count, RECENT)
+        self.skips = self.skips + 1 if skipped else 0
+
+    def check(self, step: int, skipped: Sequence[float]) -> None:
+        """Warn of a step that skipped an update. Raises JobError after too many such steps in a row."""
+        if not skipped:
+            return
+        norms = ", ".join(f"{norm:.3g}" for norm in skipped)
+        log.warning("updates_skipped", step=step, norms=norms, steps_in_a_row=self.skips, usual_norm=self.mean)
+        if self.skips > self.settings.max_skips:
+            raise JobError(
+                f"step {step} is the last of {self.skips} in a row whose gradients were not finite or too large"
+                f" (norms {norms}; usual {self.mean:.3g}): its samples are in bad_batches/ of the run; lower the"
+                " learning rate, or raise training.onBadGradient.maxSkips, and resume",
+                field="spec.actor.learningRate",
+            )
+
+    def state_dict(self) -> dict[str, float]:
+        return {"mean": self.mean, "count": self.count, "skips": self.skips}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        self.mean, self.count, self.skips = state["mean"], int(state["count"]), int(state["skips"])
