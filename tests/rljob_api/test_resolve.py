@@ -54,6 +54,30 @@ def test_reinforce_plus_plus_is_the_paper_s():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [  # advantage, loss, aggregation, clip range; from the papers that PresetRow.paper names
+        ("gspo", ("grpo", "gspo", "sequence_mean", 3e-4, 4e-4)),
+        ("gmpo", ("grpo", "geo_mean", "sequence_mean", 0.4, 0.4)),
+        ("cispo", ("grpo", "cispo", "token_mean", 1.0, 4.0)),
+        ("dppo", ("dr_grpo", "dppo_tv", "dr_grpo", 0.15, 0.15)),
+    ],
+)
+def test_a_preset_s_loss_brings_its_own_clip_range(preset, expected):
+    row = algorithm(preset=preset)
+    assert (row.advantage, row.loss, row.aggregation, row.clip_ratio_low, row.clip_ratio_high) == expected
+
+
+def test_a_loss_that_the_spec_chooses_brings_its_clip_range_too():
+    chosen = algorithm(preset="dapo", loss="gspo", clipRatioHigh=0.01)
+    assert (chosen.clip_ratio_low, chosen.clip_ratio_high) == (3e-4, 0.01)
+
+
+def test_the_reference_follows_in_steps_of_rl():
+    spec = RLJobSpec.model_validate(MINIMAL | {"sft": {"steps": 3}, "algorithm": {"kl": {"refreshEvery": 2}}})
+    assert [step for step in range(1, 9) if resolve(spec).refreshes_reference(step)] == [5, 7]
+
+
 def test_the_spec_wins_over_its_preset():
     resolved = algorithm(preset="dapo", clipRatioHigh=0.5, kl={"placement": "loss"}, dynamicSampling={"maxRounds": 9})
     assert (resolved.clip_ratio_low, resolved.clip_ratio_high) == (0.2, 0.5)

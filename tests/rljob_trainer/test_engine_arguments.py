@@ -4,6 +4,7 @@ import importlib.util
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from tests.rljob_trainer.cli_support import rljob
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
-JOB = {
+JOB: dict[str, Any] = {
     "apiVersion": "rljob.dev/v1alpha1",
     "kind": "RLJob",
     "metadata": {"name": "a"},

@@ -41,10 +41,12 @@ def test_a_run_ends_after_too_many_steps_in_a_row_with_a_skipped_update():
     strict = guard(maxSkips=1)
     for norms, skipped in (([], [float("nan")]), ([1.0], []), ([1.0], [float("inf")])):
         strict.observe(norms, skipped)
-        strict.check(7, skipped)
+        strict.check(7, skipped, kept=True)
     strict.observe([], [float("nan")])
     with pytest.raises(JobError, match=r"^spec\.actor\.learningRate: step 8 is the last of 2 in a row .* bad_batches/"):
-        strict.check(8, [float("nan")])
+        strict.check(8, [float("nan")], kept=True)
+    with pytest.raises(JobError, match="the driver that had its samples was lost"):
+        strict.check(8, [float("nan")], kept=False)
 
 
 def test_it_survives_a_resume():

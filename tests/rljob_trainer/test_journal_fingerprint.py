@@ -164,7 +164,9 @@ UPDATE = {
     "algorithm__preset": "dapo",
     "algorithm__clipRatio": 0.3,
     "sft": {"steps": 3},
+    "algorithm__kl": {"refreshEvery": 3},
     "training__steps": 11,
+    "training__onBadGradient": {"spikeFactor": 9},
     "model__dtype": "float32",
 }
 NEITHER = {
@@ -180,6 +182,7 @@ NEITHER = {
     "actor__fsdp": {"offload": "all"},
     "checkpoint": {"keepLast": 9},
     "training__validateEvery": 0,
+    "training__onBadGradient__maxSkips": 9,
     "cluster": {"nodes": 2},
 }
 

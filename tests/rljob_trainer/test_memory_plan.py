@@ -96,10 +96,11 @@ def peak_of_an_update(worker, folder, budget):
     advantages = [np.ones(each.loss_tokens, np.float32) for each in samples]
     worker.load(folder)
     worker.begin_stage("rl")
-    for _ in range(2):
-        worker.prepare(plans[0], totals, *bundle_of(samples))
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-            worker.update(advantages, 1e-5, 0.0, MARK)
+    worker.prepare(plans[0], totals, *bundle_of(samples))
+    worker.update(advantages, 1e-5, 0.0, MARK)
+    worker.prepare(plans[0], totals, *bundle_of(samples))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        worker.update(advantages, 1e-5, 0.0, MARK)
     events = [each for each in profiled.profiler.kineto_results.events() if each.name() == "[memory]"]
     return np.cumsum([each.nbytes() for each in sorted(events, key=lambda each: each.start_ns())]).max()
 
@@ -127,6 +128,23 @@ def test_ranks_share_weights_gradients_and_optimizer(sizes):
     one, four = (phases(sizes["7B"], work_of(spec_of(ranks)), H100)["update"] for ranks in (1, 4))
     for part in ("weights", "optimizer", "gradients", "reference"):
         assert four[part] == pytest.approx(one[part] / 4, rel=1e-6)
+
+
+def test_what_lies_in_host_memory_takes_none_of_the_gpus(sizes):
+    size = sizes["1.5B"]
+
+    def update(offload, recompute="layer"):
+        spec = spec_of(
+            algorithm={"kl": {"placement": "none"}}, actor={"fsdp": {"offload": offload}, "recompute": recompute}
+        )
+        return phases(size, work_of(spec), H100)["update"]
+
+    parts = {offload: update(offload) for offload in ("none", "optimizer", "parameters", "all")}
+    assert [parts[each].get("weights", 0) for each in parts] == [4 * size.parameters] * 2 + [0, 0]
+    assert [parts[each].get("optimizer", 0) for each in parts] == [8 * size.parameters, 0, 8 * size.parameters, 0]
+    assert update("optimizer")["gradients"] == 4 * size.parameters
+    one_input = 2 * 1536 * 16_384
+    assert update("none", "layer")["activations"] - update("none", "offload")["activations"] == (28 - 2) * one_input
 
 
 @pytest.mark.parametrize("name", ["0.5B", "1.5B"])

@@ -12,10 +12,9 @@ from rljob_api.v1alpha1.model import Tokenizer
 from rljob_trainer.attempt.model_folder import prepare_model_folder
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import DataError, JobError
-from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.loading import empty_model, full_weights
 from rljob_trainer.rank.model_source import FIELD, local_folder, locate_model
-from rljob_trainer.rank.sharding import _layers
+from rljob_trainer.rank.sharding import decoder_layers
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import CONFIGS, VOCAB, alone, parameters, random_trajectories, write_model
 
@@ -104,7 +103,7 @@ def test_an_encoder_is_refused(tmp_path):
 
 def test_fsdp_gathers_the_blocks_wherever_they_are():
     model = AutoModelForCausalLM.from_config(GPT2Config(n_layer=2, n_embd=32, n_head=2))
-    assert _layers(Policy(model)) == list(model.transformer.h)
+    assert decoder_layers(model) == list(model.transformer.h)
 
 
 def test_flash_attention_2_is_refused_on_a_cpu(tmp_path):

@@ -62,7 +62,8 @@ def update_fingerprint(spec: ResolvedSpec) -> str:
     actor = spec.actor.model_dump(mode="json", exclude=_ACTOR_SPEED)
     decay_steps = None if spec.actor.lr_schedule == "constant" else _length(spec)
     sft = spec.sft.model_dump(mode="json") if spec.sft else None
-    return content_hash("update", _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft))
+    spikes = spec.training.on_bad_gradient.spike_factor
+    return content_hash("update", _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft, spikes))
 
 
 def _length(spec: ResolvedSpec) -> Any:

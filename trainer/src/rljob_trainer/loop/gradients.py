@@ -49,17 +49,21 @@ class GradientGuard:
             self.mean += (norm - self.mean) / min(self.count, RECENT)
         self.skips = self.skips + 1 if skipped else 0
 
-    def check(self, step: int, skipped: Sequence[float]) -> None:
-        """Warn of a step that skipped an update. Raises JobError after too many such steps in a row."""
+    def check(self, step: int, skipped: Sequence[float], kept: bool) -> None:
+        """Warn of a step that skipped an update. Raises JobError after too many such steps in a row.
+
+        kept: whether the step's samples are in bad_batches/. A driver that takes over a finished update has none.
+        """
         if not skipped:
             return
         norms = ", ".join(f"{norm:.3g}" for norm in skipped)
         log.warning("updates_skipped", step=step, norms=norms, steps_in_a_row=self.skips, usual_norm=self.mean)
+        samples = "its samples are in bad_batches/ of the run" if kept else "the driver that had its samples was lost"
         if self.skips > self.settings.max_skips:
             raise JobError(
                 f"step {step} is the last of {self.skips} in a row whose gradients were not finite or too large"
-                f" (norms {norms}; usual {self.mean:.3g}): its samples are in bad_batches/ of the run; lower the"
-                " learning rate, or raise training.onBadGradient.maxSkips, and resume",
+                f" (norms {norms}; usual {self.mean:.3g}): {samples}; lower the learning rate, or"
+                " raise training.onBadGradient.maxSkips, and resume",
                 field="spec.actor.learningRate",
             )
 

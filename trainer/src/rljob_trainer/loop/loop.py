@@ -127,7 +127,7 @@ class Loop:
         self.state.observe("sft", held.updated)
         if skipped := held.updated[0].sums.skipped:
             self.reporting.bad_batch(supervised_rows(examples, step))
-            self.state.gradients.check(step, skipped)
+            self.state.gradients.check(step, skipped, kept=True)
         return batch.tokens, supervised_metrics(held.updated, rate) | {names.EPOCH: float(self.state.examples.epoch)}
 
     # ------------------------------------------------------------------ checkpoints

@@ -85,13 +85,13 @@ class ReinforcedSteps:
 
         Their step takes no groups: if its journal is damaged, engines would make others, with later weights.
         """
-        rate = learning_rate_of(self.spec, step)
+        rate, taken_over = learning_rate_of(self.spec, step), held is not None
         if held is None:
             held = self._train(step, rate)
         else:
             self.state.load_state_dict(held.training_state.after)
         self.state.observe("rl", held.updated)
-        self.state.gradients.check(step, held.updated[0].sums.skipped)
+        self.state.gradients.check(step, held.updated[0].sums.skipped, kept=not taken_over)
         in_loss = self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference
         metrics = held.training_state.metrics | update_metrics(held.updated, rate, in_loss) | self._sync()
         metrics |= self._validate_if_due(step)

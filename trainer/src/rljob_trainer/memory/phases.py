@@ -1,13 +1,13 @@
 """Bytes of one GPU in each phase of a step. Pure.
 
     rollout   ranks: weights, optimizer      engines: weights, KV cache, all of their share
-    update    ranks: the largest of four moments below      engines: asleep
+    update    ranks: the largest of five moments below      engines: asleep
     sync      ranks: weights, optimizer, buckets, the tensor on its way     engines: weights, then all of their share
 
 Moments of the update: the output head's backward pass (activations of all blocks); that of the last block (the same,
 or its own computed again); that of the first block (one block's activations, gradients of all others); the end, where
-FSDP reduces what is outside of the blocks in float32. While a pass runs, gradients exist if it is not the minibatch's
-first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter.
+FSDP reduces what is outside of the blocks in float32; the optimizer's step. While a pass runs, gradients exist if it is
+not the minibatch's first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter.
 https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
@@ -27,13 +27,20 @@ GRAPHS = GIB
 _HEAD_ELEMENTS = 1 << 29
 """Logits of the output head at once, in bfloat16 (losses/output_head/function.py)."""
 
+_SLICE_ELEMENTS = 1 << 28
+"""Elements that an optimizer step copies from host memory at once (rank/optimizer.py)."""
+
+_FETCHED = 2
+"""Inputs of blocks on the GPU at once, if the others wait in host memory."""
+
 _BATCHED_TOKENS = 8192
 """Tokens that vLLM computes at once, by default: they bound its activations."""
 
 
 def phases(size: ModelSize, work: Work, gpu: int) -> dict[str, Parts]:
     """The parts of each phase, by its name. gpu: bytes of the GPU."""
-    update: Parts = _kept(size, work) | max(_moments(size, work), key=_sum)
+    largest = max(_moments(size, work), key=_sum)
+    update = _kept(size, work) | {name: nbytes for name, nbytes in largest.items() if nbytes}
     if not work.engine:
         return {"update": {**update, "CUDA contexts": CONTEXT}}
     asleep = {"CUDA contexts": 2 * CONTEXT} | ({} if work.eager or not work.share else {"CUDA graphs": GRAPHS})
@@ -62,7 +69,8 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
     matrix = size.vocabulary * size.hidden
     between = 2 * size.hidden * work.tokens  # the input of a block
     block = (size.compiled if work.compiled else size.saved) * work.tokens
-    every = (between if work.recompute else block) * size.layers
+    inputs = between * (_FETCHED if work.host_inputs else size.layers)
+    every = inputs if work.recompute else block * size.layers
     working = (block if work.recompute else 0) + 2 * size.widest * work.tokens
     logits = 2 * min(work.tokens * size.vocabulary, _HEAD_ELEMENTS)
     gathered = {"gathered weights": 2 * size.root + blocks}
@@ -77,7 +85,15 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
             "gathered weights": 2 * size.root,
             "gradients on their way": 2 * matrix + 10 * size.root,  # bfloat16, and FSDP's input and output in float32
         },
+        {"gradients": gradients, "optimizer's slice": _slice(size, work)},
     ]
+
+
+def _slice(size: ModelSize, work: Work) -> int:
+    """What an optimizer step copies to the GPU: moments, or weights and gradients; with both on the host, nothing."""
+    if work.host_weights == work.host_optimizer:
+        return 0
+    return 8 * min(max(size.largest // work.shards, _SLICE_ELEMENTS), size.parameters // work.shards)
 
 
 def _engine(size: ModelSize, work: Work, gpu: int) -> Parts:

@@ -92,7 +92,7 @@ def _for_update(size: ModelSize, work: Work, gpu: int) -> Remedy:
         and fits(replace(work, recompute=True))
     ):
         return Remedy("spec.actor.recompute", "set it to layer")
-    return Remedy(_TOKENS, f"lower it to {fitting.tokens}") if fitting else _for_shards(size, work, gpu)
+    return Remedy(_TOKENS, f"lower it to {fitting.tokens}") if fitting else _for_shards(size, work, gpu, "update")
 
 
 def _multiples(below: int, least: int) -> Iterator[int]:
@@ -102,14 +102,17 @@ def _multiples(below: int, least: int) -> Iterator[int]:
         yield least
 
 
-def _for_shards(size: ModelSize, work: Work, gpu: int) -> Remedy:
+def _for_shards(size: ModelSize, work: Work, gpu: int, *phases: str) -> Remedy:
+    """For phases that no other value makes fit: with the smallest passes, recomputation and the smallest engine."""
+    fits = _fits(size, gpu, *phases)
     least = replace(work, tokens=work.longest, recompute=True, accumulates=True)
-    fits = _fits(size, gpu, "update")
-    if not work.host_optimizer and fits(replace(least, host_optimizer=True)):
-        kind = "all" if work.host_weights else "optimizer"
-        return Remedy("spec.actor.fsdp.offload", f"spread the model over more GPUs, or set it to {kind}")
-    if not work.host_weights and fits(replace(least, host_weights=True, host_optimizer=True)):
-        return Remedy("spec.actor.fsdp.offload", "spread the model over more GPUs, or set it to all")
+    shares = [share for share in _SHARES if share <= work.share] or [work.share]
+    for kind, weights in (("optimizer", False), ("all", True)):
+        offloaded = replace(least, host_optimizer=True, host_weights=weights or work.host_weights)
+        changes = (work.host_optimizer, work.host_weights) != (True, offloaded.host_weights)
+        if changes and any(fits(replace(offloaded, share=share)) for share in shares):
+            named = "all" if offloaded.host_weights else kind
+            return Remedy("spec.actor.fsdp.offload", f"spread the model over more GPUs, or set it to {named}")
     return Remedy("spec.cluster.gpusPerNode", "spread the model over more GPUs: raise it, or cluster.nodes")
 
 
@@ -121,7 +124,7 @@ def _for_engine(size: ModelSize, work: Work, gpu: int) -> Remedy:
             return Remedy(_SHARE, f"lower it to {share:g}")
     if not work.share:
         return Remedy("spec.rollout.maxNumSeqs", "lower it")
-    return _for_shards(size, work, gpu)
+    return _for_shards(size, work, gpu, "rollout", "sync")
 
 
 def _for_cache(size: ModelSize, work: Work, gpu: int) -> Remedy:

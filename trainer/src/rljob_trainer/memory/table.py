@@ -6,9 +6,9 @@ from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.plan import MemoryPlan, TooMuch
 
 _ROWS = (
-    "weights", "optimizer", "reference", "gradients", "gathered weights", "gradients on their way", "activations",
-    "output head", "buckets", "tensor on its way", "engine's weights", "engine's activations", "KV cache",
-    "CUDA contexts", "CUDA graphs",
+    "weights", "optimizer", "optimizer's slice", "reference", "gradients", "gathered weights",
+    "gradients on their way", "activations", "output head", "buckets", "tensor on its way", "engine's weights",
+    "engine's activations", "KV cache", "CUDA contexts", "CUDA graphs",
 )  # fmt: skip
 """The order of the parts."""
 

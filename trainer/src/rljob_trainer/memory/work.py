@@ -11,7 +11,8 @@ class Work:
 
     shards: ranks that share parameters, gradients and optimizer. tokens: of one pass. longest: of one sample.
     accumulates: whether a minibatch takes several passes, so that gradients exist while the next one runs.
-    recompute: blocks compute their activations again. compiled: blocks are compiled.
+    recompute: blocks compute their activations again. host_inputs: from inputs that wait in host memory.
+    compiled: blocks are compiled.
     reshard: layers are gathered again in the backward pass.
     host_weights, host_optimizer: they are in host memory between uses.
     reference: the ranks hold a frozen copy in bfloat16.
@@ -25,6 +26,7 @@ class Work:
     longest: int
     accumulates: bool
     recompute: bool
+    host_inputs: bool
     compiled: bool
     reshard: bool
     host_weights: bool
@@ -49,6 +51,7 @@ def work_of(spec: ResolvedSpec) -> Work:
         longest=longest,
         accumulates=each > actor.tokens_per_micro_batch,
         recompute=actor.recompute != "none",
+        host_inputs=actor.recompute == "offload",
         compiled=actor.compile is not False,
         reshard=actor.fsdp.reshard_after_forward,
         host_weights=actor.fsdp.offload in {"parameters", "all"},

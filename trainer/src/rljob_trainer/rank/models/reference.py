@@ -1,4 +1,4 @@
-"""The reference: the policy as it was when RL began, frozen."""
+"""The reference: the policy as it was when RL began, or at the last refresh (kl.refreshEvery), frozen."""
 
 from pathlib import Path
 
