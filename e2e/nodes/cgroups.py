@@ -85,6 +85,14 @@ def limited(name: str, cpus: float) -> Iterator[None]:
         _write(control, none)
 
 
+def processes(name: str) -> Iterator[int]:
+    """Those in a cgroup and below it, by their numbers on this machine. name: its path below the root."""
+    below = (ROOT if (ROOT / "cgroup.procs").exists() else ROOT / "cpu") / name
+    for folder, _, _ in os.walk(below):
+        with suppress(OSError):  # it is gone by now
+            yield from map(int, Path(folder, "cgroup.procs").read_text().split())
+
+
 def find(name: str) -> Iterator[Path]:
     """Those whose names begin so, in all hierarchies. Some may be removed meanwhile."""
     for folder, below, _ in os.walk(ROOT):  # which takes a folder that is gone by now for an empty one

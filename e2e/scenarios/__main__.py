@@ -25,7 +25,8 @@ RESULTS = PAGES / "scenarios.jsonl"
 
 WITHOUT_SECONDS = (
     "Scenarios without seconds (-) lose nothing that trains: their jobs only train, are stopped, changed or deleted on"
-    " purpose, wait for a user, or end because of a mistake in the job. Training continues without an operator that is"
+    " purpose, wait for a user or a quota, are evicted, or end because of a mistake in the job or before a bad node"
+    " trains. Training continues without an operator that is"
     " killed or rolled to another version, and on a node that does not report; these scenarios check that the job takes"
     " further steps in the same pods. The scenario that kills the operator in every phase also deletes a head pod, and"
     " kills the operator while the job recovers: its seconds start at the loss of the head and include half a minute"

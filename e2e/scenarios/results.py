@@ -14,11 +14,13 @@ from e2e.scenarios.conftest import MEASURED, SECONDS
 CODE = (
     "charts",
     "crds",
+    "e2e/chaos/weights.py",
     "e2e/cluster",
     "e2e/cluster_chaos/faults.py",
     "e2e/cluster_chaos/leftovers.py",
     "e2e/nodes",
     "e2e/scenarios",
+    "examples/kueue/queues.yaml",
     "examples/reverse-text.yaml",
     "operator",
     "requirements",

@@ -140,7 +140,9 @@ def test_what_results_are_made_with_decides_them(folder, code):
 
 def test_another_clusters_operator_and_nodes_are_left_alone():
     """That cluster does not even exist: nothing looks for it."""
-    files = [f"e2e/scenarios/test_{name}.py" for name in ("operator", "security", "losses", "images")]
+    files = [
+        f"e2e/scenarios/test_{name}.py" for name in ("operator", "security", "losses", "images", "queues", "bad_node")
+    ]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-k", "not head and not worker", *files]
     environment = {**os.environ, CONTEXT: "none", "KUBECONFIG": os.devnull}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
