@@ -19,6 +19,9 @@ _ELEMENTS = {"cpu": 1 << 26, "cuda": 1 << 29}
 _ROW_BLOCK = 128
 """Rows of a matrix product's tile on a GPU."""
 
+_COLUMNS = 1 << 14
+"""Columns of the logits that are added to the weight's gradient at a time: no second copy of that exists."""
+
 
 def score_tokens(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float | Tensor,
@@ -119,6 +122,7 @@ def _sums(like: Tensor) -> Tensor:
 def _add_outer(sums: Tensor, gradient: Tensor, hidden: Tensor) -> None:
     """sums [V, H] += gradient.T @ hidden, the products summed in the type of `sums`."""
     if gradient.is_cuda and gradient.dtype != sums.dtype:
-        sums += torch.mm(gradient.t(), hidden, out_dtype=sums.dtype)
+        for part, columns in zip(sums.split(_COLUMNS), gradient.split(_COLUMNS, dim=1), strict=True):
+            part.add_(torch.mm(columns.t(), hidden, out_dtype=sums.dtype))
     else:
         sums += outer(gradient, hidden)
