@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 from torch.profiler import ProfilerActivity, profile
-from transformers import Qwen2Config
+from transformers import GPT2Config, Qwen2Config
 
 from rljob_trainer.memory.gpus import gpu_bytes
 from rljob_trainer.memory.held import GIB
@@ -60,6 +60,15 @@ def test_a_block_keeps_what_is_counted_by_hand(sizes, name, parameters):
     assert size.compiled == pytest.approx(2 * (2 + 2) * hidden + 2 * (2 * hidden + 2 * kv) + 3 * 2 * wide, rel=0.01)
     assert size.kv == layers * 2 * kv * 2
     assert size.parameters == pytest.approx(parameters, rel=1e-3)
+
+
+def test_a_model_that_looks_for_its_padding_is_measured():
+    """GPT-2's forward pass reads tokens, which have no values here, if its configuration has a padding token."""
+    small = GPT2Config(
+        vocab_size=96, n_positions=64, n_embd=64, n_layer=2, n_head=2, eos_token_id=1, bos_token_id=1, pad_token_id=0
+    )
+    size = model_size(small)
+    assert (size.layers, size.hidden, size.kv) == (2, 64, 2 * 2 * 64 * 2)
 
 
 @pytest.mark.parametrize(("recompute", "measured"), [("layer", 26), ("none", 45)])

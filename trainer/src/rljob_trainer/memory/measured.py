@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
+from rljob_trainer.errors import DataError, first_line
 from rljob_trainer.memory.model import ModelSize
 from rljob_trainer.rank.loading import bare_model
+from rljob_trainer.rank.model_source import FIELD
 from rljob_trainer.rank.sharding import decoder_layers
 
 _TOKENS = 64
@@ -19,8 +21,11 @@ _ATTENTION = "rljob_sizes"
 
 
 def model_size(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> ModelSize:
-    """Measure the model of a configuration: takes seconds, and no memory."""
+    """Measure the model of a configuration: takes seconds, and no memory. Raises DataError for a model that computes
+    with the values of its tensors.
+    """
     config = copy.deepcopy(config)
+    config.pad_token_id = None  # some models look for it in their input
     with torch.device("meta"):
         model = bare_model(config, attn_implementation=_ATTENTION, trust_remote_code=trust_remote_code)
     parameters = sum(each.numel() for each in model.parameters())
@@ -60,11 +65,16 @@ def _saved(model: PreTrainedModel) -> list[Tensor]:
         return tensor
 
     base: Any = model.base_model if model.base_model is not model else model.get_submodule("model")
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        positions = torch.arange(_TOKENS, device="meta")[None]
-        base(
-            input_ids=torch.zeros(1, _TOKENS, dtype=torch.long, device="meta"), position_ids=positions, use_cache=False
-        )
+    tokens, positions = torch.zeros(1, _TOKENS, dtype=torch.long), torch.arange(_TOKENS)[None]
+    try:
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            base(input_ids=tokens.to("meta"), position_ids=positions.to("meta"), use_cache=False)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise DataError(
+            f"the activations of {type(model).__name__} cannot be counted without its weights ({first_line(error)});"
+            " start the job with a small actor.maxTokensPerPass and read the metric memory/update",
+            field=FIELD,
+        ) from error
     return list(kept.values())
 
 
