@@ -28,13 +28,19 @@ def test_no_norm_is_too_large_before_there_is_a_usual_one():
     assert guard().bound == LARGEST_NORM
 
 
-def test_the_usual_norm_forgets_and_does_not_learn_from_what_was_skipped():
+def test_the_usual_norm_forgets_and_learns_no_more_than_the_bound_from_what_was_skipped():
     follows = guard(spikeFactor=2)
     follows.observe([1.0] * 100, [])
-    follows.observe([], [1000.0])
-    assert follows.mean == pytest.approx(1.0)
+    follows.observe([], [1000.0, float("nan"), float("inf")])
+    assert follows.mean == pytest.approx(1.01)
     follows.observe([3.0] * 100, [])
-    assert follows.mean == pytest.approx(3 - 2 * 0.99**100)
+    assert follows.mean == pytest.approx(3 - 1.99 * 0.99**100)
+
+
+def test_steps_without_signal_are_no_measure():
+    quiet = guard(spikeFactor=3)
+    quiet.observe([0.0] * (2 * JUDGED_AFTER), [])
+    assert quiet.bound == LARGEST_NORM
 
 
 def test_a_run_ends_after_too_many_steps_in_a_row_with_a_skipped_update():

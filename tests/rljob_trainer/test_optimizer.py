@@ -39,6 +39,18 @@ def test_it_computes_what_torch_does_bit_for_bit(monkeypatch, elements):
         assert one.state[parameter]["step"] == 3
 
 
+def test_a_state_that_is_loaded_leaves_the_settings_as_they_are_now():
+    before, after = (
+        ShardedAdamW(weights(), **SETTINGS | changed, device=CPU) for changed in ({}, {"weight_decay": 0.5})
+    )
+    give_gradients(before.param_groups[0]["params"], 0)
+    before.step()
+    after.load_state_dict(before.state_dict())
+    after.keep_settings()
+    assert after.param_groups[0]["weight_decay"] == 0.5
+    assert [each["step"] for each in after.state.values()] == [1, 1, 1]
+
+
 def test_a_step_that_is_skipped_changes_nothing():
     parameters = weights()
     optimizer = ShardedAdamW(parameters, **SETTINGS, device=CPU)

@@ -188,10 +188,10 @@ def test_the_layout_of_the_docstring():
     assert whole.predict_at.tolist() == [1, 2, 4, 6]
 
 
-def test_a_trajectory_without_a_token_in_the_loss_takes_one_row():
+def test_a_trajectory_without_a_token_in_the_loss_takes_two_rows():
     nothing = supervised(np.array([5, 6, 7], np.int32), [])
     batch = pack([nothing, answer_of(np.array([5]), np.array([6, 7]))], torch.device("cpu"))
-    assert batch.input_ids.tolist() == [[5, 5, 6]]
+    assert batch.input_ids.tolist() == [[5, 6, 5, 6]]
     assert (batch.loss_tokens, batch.targets.tolist()) == ((0, 2), [6, 7])
 
 

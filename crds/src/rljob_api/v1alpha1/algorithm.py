@@ -5,7 +5,7 @@ field that the resolved algorithm would not read, so that every accepted setting
 """
 
 from collections import defaultdict
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -46,6 +46,7 @@ def _literal(value: object) -> str:
 _ADVANTAGE = governed("advantage", "advantage")
 _LOSS = governed("loss", "loss")
 _PLACEMENT = governed("kl.placement", "kl_placement")
+_COEFFICIENT = governed("kl.coefficient", "kl_coefficient")
 _CONTROLLER = governed("kl.controller", "kl_controller")
 _DYNAMIC = governed("dynamicSampling.enabled", "dynamic_sampling_enabled")
 
@@ -61,6 +62,13 @@ def _with_losses(*losses: Loss) -> tuple[str, str]:
 def _set_or(field: str, default: float) -> str:
     return f"(has(self.{field}) ? double(self.{field}) : {default:.1f})"
 
+
+_CLIPPING: tuple[Loss, ...] = tuple(loss for loss in get_args(Loss) if loss not in {"kl_cov", "gpg", "sapo"})
+
+_PENALTY = (
+    f"{_PLACEMENT} != 'none' && double({_COEFFICIENT}) > 0.0",
+    "kl.placement is loss or reward, and kl.coefficient is above 0",
+)
 
 _COVARIANCE = LOSS_SETTINGS["clip_cov"]
 
@@ -79,11 +87,12 @@ EFFECTIVE = {
     "gamma": (f"{_ADVANTAGE} == 'reinforce_plus_plus'", "advantage is reinforce_plus_plus"),
     "kl.estimator": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.coefficient": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
-    "kl.controller": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
+    "kl.controller": _PENALTY,
     "kl.target": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
     "kl.horizon": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
-    "kl.clip": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
-    "kl.refreshEvery": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
+    "kl.clip": _PENALTY,
+    "kl.refreshEvery": _PENALTY,
+    "earlyStop.clipFraction": _with_losses(*_CLIPPING),
     "dynamicSampling.maxRounds": (_DYNAMIC, "dynamicSampling.enabled is true"),
 }
 """When a field has an effect: as CEL over the algorithm, and as text."""

@@ -28,7 +28,9 @@ class Finding:
 
 def findings(schema: Schema, value: Any, path: FieldPath = ()) -> Iterator[Finding]:
     """Every error of `value` against `schema`, at most one for a scalar."""
-    if not _has_type(schema, value) and "enum" not in schema:
+    if "enum" in schema:
+        yield from _options(schema["enum"], value, path)
+    elif not _has_type(schema, value):
         wanted = PATTERN_MEANINGS.get(schema.get("pattern", ""), _ARTICLES[schema["type"]])
         yield Finding(path, f"must be {wanted}; got {shown(value)}", _type_remedy(schema, value))
     elif isinstance(value, dict):
@@ -153,12 +155,14 @@ def _repeats(schema: Schema, value: list[Any], path: FieldPath) -> Iterator[Find
         seen.append(identity)
 
 
-def _scalar(schema: Schema, value: Any, path: FieldPath) -> Finding | None:
-    options = schema.get("enum")
-    if options and value not in options:
+def _options(options: Sequence[str], value: Any, path: FieldPath) -> Iterator[Finding]:
+    if value not in options:
         wanted = f"one of {', '.join(options)}" if len(options) > 1 else options[0]
         near = _near(value, options) if len(options) > 1 else None
-        return Finding(path, f"must be {wanted}; got {shown(value)}", f"Did you mean {near}?" if near else "")
+        yield Finding(path, f"must be {wanted}; got {shown(value)}", f"Did you mean {near}?" if near else "")
+
+
+def _scalar(schema: Schema, value: Any, path: FieldPath) -> Finding | None:
     wanted = _broken_length(schema, value) if isinstance(value, str) else _broken_range(schema, value)
     return Finding(path, f"{wanted}; got {shown(value)}") if wanted else None
 

@@ -3,6 +3,7 @@
 driver: bound of the norm ──> ranks: update, or skip ──> driver: norms, skipped ──> mean of the norms, steps in a row
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,9 @@ JUDGED_AFTER = 10
 
 @dataclass(slots=True)
 class GradientGuard:
-    """mean: exponential mean of the norms of `count` updates. skips: steps in a row with a skipped update."""
+    """mean: exponential mean of the norms of `count` gradients that are finite and not 0; of a skipped one, the bound.
+    skips: steps in a row with a skipped update.
+    """
 
     settings: OnBadGradient
     mean: float = 0.0
@@ -44,9 +47,11 @@ class GradientGuard:
 
     def observe(self, norms: Sequence[float], skipped: Sequence[float]) -> None:
         """One step. norms: of its updates. skipped: of the gradients of which no update was made."""
-        for norm in norms:
-            self.count += 1
-            self.mean += (norm - self.mean) / min(self.count, RECENT)
+        bound = self.bound
+        for norm in (*norms, *(min(each, bound) for each in skipped if math.isfinite(each))):
+            if norm > 0:  # 0: no response was better than another
+                self.count += 1
+                self.mean += (norm - self.mean) / min(self.count, RECENT)
         self.skips = self.skips + 1 if skipped else 0
 
     def check(self, step: int, skipped: Sequence[float], kept: bool) -> None:
@@ -66,6 +71,10 @@ class GradientGuard:
                 " raise training.onBadGradient.maxSkips, and resume",
                 field="spec.actor.learningRate",
             )
+
+    def forget(self) -> None:
+        """Norms of supervised steps are no measure for those of reinforcement learning."""
+        self.mean, self.count, self.skips = 0.0, 0, 0
 
     def state_dict(self) -> dict[str, float]:
         return {"mean": self.mean, "count": self.count, "skips": self.skips}

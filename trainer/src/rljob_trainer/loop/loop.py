@@ -95,6 +95,8 @@ class Loop:
     def _enter(self, stage: Stage) -> None:
         if stage == self.stage:
             return
+        if stage == "rl" and self.state.step == supervised_steps(self.spec):
+            self.state.gradients.forget()
         with self.reporting.phase("start"):
             self.ranks.begin_stage(stage)
             self.ranks.hold(self.state.mark(stage, self.state.state_dict()))

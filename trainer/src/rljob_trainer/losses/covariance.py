@@ -67,7 +67,7 @@ def scores(covariances: Doubles, key: int, settings: ResolvedAlgorithm) -> Doubl
     key: of the sequence, so that its random numbers do not depend on who draws them.
     """
     if settings.loss == "kl_cov":
-        return covariances
+        return np.where(covariances > 0, covariances, -np.inf)  # all are 0 if no response is better than another
     eligible = (covariances > settings.clip_cov_lb) & (covariances < settings.clip_cov_ub)
     return np.where(eligible, np.random.default_rng(key).random(len(covariances)), -np.inf)
 

@@ -21,9 +21,21 @@ _ATTENTION = "rljob_sizes"
 
 
 def model_size(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> ModelSize:
-    """Measure the model of a configuration: takes seconds, and no memory. Raises DataError for a model that computes
-    with the values of its tensors.
+    """Measure the model of a configuration: takes seconds, and no memory.
+
+    Raises DataError for one without layers of attention, or that computes with the values of its tensors.
     """
+    try:
+        return _measured(config, trust_remote_code=trust_remote_code)
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"the memory of {config.model_type} cannot be worked out without its weights ({first_line(error)}); start"
+            " the job with a small actor.tokensPerMicroBatch and read the metric memory/update",
+            field=FIELD,
+        ) from error
+
+
+def _measured(config: PreTrainedConfig, *, trust_remote_code: bool) -> ModelSize:
     config = copy.deepcopy(config)
     config.pad_token_id = None  # some models look for it in their input
     with torch.device("meta"):
@@ -66,15 +78,8 @@ def _saved(model: PreTrainedModel) -> list[Tensor]:
 
     base: Any = model.base_model if model.base_model is not model else model.get_submodule("model")
     tokens, positions = torch.zeros(1, _TOKENS, dtype=torch.long), torch.arange(_TOKENS)[None]
-    try:
-        with saved_tensors_hooks(keep, lambda tensor: tensor):
-            base(input_ids=tokens.to("meta"), position_ids=positions.to("meta"), use_cache=False)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise DataError(
-            f"the activations of {type(model).__name__} cannot be counted without its weights ({first_line(error)});"
-            " start the job with a small actor.maxTokensPerPass and read the metric memory/update",
-            field=FIELD,
-        ) from error
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        base(input_ids=tokens.to("meta"), position_ids=positions.to("meta"), use_cache=False)
     return list(kept.values())
 
 

@@ -47,6 +47,18 @@ class ShardedAdamW(torch.optim.AdamW):
             for parameters in _slices([each for each in group["params"] if each.grad is not None]):
                 self._step(group, parameters)
 
+    @torch.no_grad()
+    def keep_settings(self) -> None:
+        """After a state was loaded: the settings are this optimizer's, and its moments lie where they belong."""
+        for group in self.param_groups:
+            group |= {name: self.defaults[name] for name in ("betas", "weight_decay")}
+            for parameter in group["params"]:
+                if parameter in self.state:
+                    local = _local(parameter)
+                    self._state_of(
+                        parameter, local.device if self.moments_on_host and not local.is_cuda else self.device
+                    )
+
     def _step(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
         weights = [_local(each) for each in parameters]
         device = weights[0].device if self.moments_on_host and not weights[0].is_cuda else self.device

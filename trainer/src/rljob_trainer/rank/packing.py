@@ -111,7 +111,8 @@ def pack(
 
 def _part(trajectory: Trajectory) -> _Part:
     targets_at = np.flatnonzero(trajectory.in_loss)
-    prompt, length = (int(targets_at[0]), int(targets_at[-1])) if targets_at.size else (2, 2)
+    idle = min(2, len(trajectory.token_ids))
+    prompt, length = (int(targets_at[0]), int(targets_at[-1])) if targets_at.size else (idle, idle)
     return _Part(trajectory.token_ids[:length], prompt, targets_at, trajectory.token_ids[targets_at])
 
 

@@ -200,9 +200,9 @@ class Rank(RankCalls):
         meter = UpdateMeter(self.device)
         with self._profile.part():
             queued = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
+            sums = queued.read()  # waits: weights in host memory are complete
             if self.reference is not None and self.spec.refreshes_reference(training_state.step):
                 copy_weights(self.policy.module, self.reference.module)
-            sums = queued.read()
         self._log_compilations()
         usage = meter.read(self.policy.module, shard, sums.minibatches / len(shard.plan.minibatches))
         updated = Updated(sums, _importance(shard, version=training_state.step - 1), usage)

@@ -123,7 +123,12 @@ def _value(answer: Answer[R], what: str) -> R:
 
 
 def cause_of(error: RayTaskError) -> BaseException:
-    """The exception of a remote call: an RLJobError unchanged, a bug with the remote traceback as its cause."""
+    """The exception of a remote call: an RLJobError unchanged, a bug with the remote traceback as its cause.
+
+    InfrastructureError if the call's arguments were lost with the process that made them.
+    """
+    if isinstance(error.cause, RayError) and not isinstance(error.cause, RayTaskError):
+        return InfrastructureError(f"what a call needed was lost with another process: {first_line(error.cause)}")
     if not isinstance(error.cause, RLJobError):
         error.cause.__cause__ = error
     return error.cause

@@ -45,6 +45,7 @@ _REASONS = {
         "diffusion_config", "return_sampling_mask",
     ),
     "the trainer passes token ids, and reads token ids": ("runner", "convert", "enable_prompt_embeds", "pooler_config"),
+    "engines read a folder of the run, and trackers are sent the settings": ("hf_token",),
     "the trainer extends vLLM's worker and scheduler": ("worker_cls", "worker_extension_cls", "scheduler_cls"),
 }  # fmt: skip
 """Why no job may set these arguments."""

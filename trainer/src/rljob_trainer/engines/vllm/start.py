@@ -60,6 +60,7 @@ def start(settings: EngineSettings) -> Any:
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "block_size": CPU_BLOCK if cpu else None,
         "kv_cache_memory_bytes": _cpu_kv_cache_bytes(settings) if cpu else None,
+        "attention_backend": _cpu_attention(settings) if cpu else None,
         "enforce_eager": settings.enforce_eager or cpu,
         "enable_sleep_mode": not cpu,
         "enable_prefix_caching": True,
@@ -153,12 +154,23 @@ def _rotate_slices() -> None:
     RotaryEmbedding.forward_cpu = rotated
 
 
-def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:
-    """Room for max_num_seqs full sequences, within bounds; vLLM's own default is a share of the whole machine."""
+def _cpu_attention(settings: EngineSettings) -> str | None:
+    """For latent attention, such as DeepSeek's: with AMX vLLM otherwise takes a backend that knows bfloat16 alone, and
+    that packs its weights once.
+    """
+    return "CPU_MLA" if getattr(_text_config(settings), "kv_lora_rank", None) else None
+
+
+def _text_config(settings: EngineSettings) -> Any:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(settings.model_dir, trust_remote_code=settings.trust_remote_code)
-    config = config.get_text_config()
+    return config.get_text_config()
+
+
+def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:
+    """Room for max_num_seqs full sequences, within bounds; vLLM's own default is a share of the whole machine."""
+    config = _text_config(settings)
     # Of a layer without grouped or compressed keys: as much as any needs.
     widths = [
         getattr(config, "head_dim", None) or 0,

@@ -50,4 +50,4 @@ def _probabilities(batch: PolicyBatch) -> tuple[Tensor, Tensor]:
 
 def _masked(batch: PolicyBatch, far: Tensor, settings: ResolvedAlgorithm) -> LossTerms:
     weight = batch.ratio().detach().clamp(max=settings.clip_ratio_c)
-    return LossTerms(torch.where(far, 0, -weight * batch.advantages * batch.log_probs), far)
+    return LossTerms(torch.where(far, 0, -weight * batch.advantages * batch.log_probs), far & (batch.advantages != 0))

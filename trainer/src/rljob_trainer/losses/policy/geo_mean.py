@@ -20,4 +20,4 @@ def geo_mean(batch: PolicyBatch, settings: ResolvedAlgorithm) -> LossTerms:
     good = batch.advantages > 0
     bounded = torch.where(good, log_ratio.clamp(max=high), log_ratio.clamp(min=low))
     ratio = bounded_exp(batch.sequence_means(bounded))
-    return LossTerms(-batch.sequence_means(batch.advantages) * ratio, bounded != log_ratio)
+    return LossTerms(-batch.sequence_means(batch.advantages) * ratio, (bounded != log_ratio) & (batch.advantages != 0))

@@ -55,7 +55,7 @@ class PolicyBatch:
         counting = values if self.mask is None else torch.where(self.mask, values, 0)
         if self.lengths is None:
             return counting.sum().expand_as(values)
-        sums = torch.segment_reduce(counting, "sum", lengths=self.lengths, initial=0)
+        sums = torch.segment_reduce(counting, "sum", lengths=self.lengths, initial=0, unsafe=True)
         return sums.repeat_interleave(self.lengths, output_size=values.numel())
 
     def sequence_means(self, values: Tensor) -> Tensor:

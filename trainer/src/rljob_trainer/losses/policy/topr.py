@@ -16,4 +16,4 @@ def topr(batch: PolicyBatch, _settings: ResolvedAlgorithm) -> LossTerms:
     """
     ratio = batch.sequence_sums(batch.log_ratio().detach()).clamp(max=0).exp()
     weight = torch.where(batch.advantages > 0, 1.0, ratio)
-    return LossTerms(-weight * batch.advantages * batch.log_probs, weight < 1)
+    return LossTerms(-weight * batch.advantages * batch.log_probs, (weight < 1) & (batch.advantages != 0))

@@ -45,6 +45,7 @@ class ModelRole(Generic[M_co]):
         if self.optimizer is not None:
             model, optimizer = state["model"], state["optimizer"]
             set_state_dict(self.network, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+            self.optimizer.keep_settings()
 
 
 def adamw(module: nn.Module, spec: ResolvedSpec, device: torch.device) -> ShardedAdamW:
