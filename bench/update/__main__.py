@@ -48,7 +48,9 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a tiny shape, to try this on a CPU")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["1.5B", "0.5B"])
     parser.add_argument("--variants", nargs="+", type=int, default=range(len(VARIANTS)), metavar="INDEX")
-    parser.add_argument("--deadline", type=float, default=1e9, help="seconds after which no variant begins")
+    parser.add_argument(
+        "--deadline", type=float, default=1e9, help="seconds after which the variants that are left are skipped"
+    )
     parser.add_argument("--no-checks", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("update.json"))
     options = parser.parse_args()

@@ -131,7 +131,7 @@ async def test_a_kind_that_one_namespace_refuses_is_missing_there_alone() -> Non
     lists.refusals = {(WORKLOAD, "b"): denied()}
     assert await lists.told_to(store, *BOTH) == {B}
     assert (store.missing.there("a"), store.missing.there("b")) == (frozenset(), {WORKLOAD})
-    assert not store.missing.everywhere, "the watch of the other namespace goes on"
+    assert not store.missing.everywhere, "the other namespace is still watched"
     assert [len(store.children(WORKLOAD, key)) for key in (A, B)] == [1, 0]
     lists.refusals = {(WORKLOAD, "b"): denied(), (RLJOB, "a"): denied()}
     assert await lists.told_to(store, *BOTH) == set(), "what is known of an unreadable namespace stays"

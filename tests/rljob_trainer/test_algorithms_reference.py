@@ -18,7 +18,7 @@ def formula():
 
     Use it at night.
 
-    Somebody 2025, Paper: https://arxiv.org/abs/1; Another 2026: https://arxiv.org/abs/2, section 3
+    Author 2025, Paper: https://arxiv.org/abs/1; Other 2026: https://arxiv.org/abs/2, section 3
     """
 
 
@@ -26,7 +26,7 @@ def test_a_docstring_has_a_formula_a_use_and_papers():
     found = entry("formula", formula)
     assert (found.formula, found.remarks, found.use) == ("r A, with r of the token.", "More of it.", "At night.")
     assert found.paper == (
-        "[Somebody 2025, Paper](https://arxiv.org/abs/1); [Another 2026](https://arxiv.org/abs/2), section 3"
+        "[Author 2025, Paper](https://arxiv.org/abs/1); [Other 2026](https://arxiv.org/abs/2), section 3"
     )
 
 

@@ -127,7 +127,7 @@ class User:
             self._server.delete(self.job, propagation=propagation)
 
     def delete_by_force(self) -> None:
-        """Without waiting for whoever has a finalizer there."""
+        """Delete without waiting for finalizers there."""
         if self.job is not None:
             self._server.forced.add(self.job["metadata"]["uid"])
             self.delete()

@@ -116,7 +116,7 @@ def queue_name(facts: Facts, _settings: Settings) -> Step | None:
     if queue is None or _LOCAL_QUEUE.fullmatch(queue) or has_quota(facts) or not is_idle(facts):
         return None
     message = (
-        f"The label {names.QUEUE_LABEL} has the value {queue}, which no LocalQueue can have as its name: names consist"
+        f"The label {names.QUEUE_LABEL} has the value {queue}, which is not a valid name of a LocalQueue: names consist"
         " of lower-case letters, digits, '-' and '.'. Change the label to the name of a LocalQueue of this namespace"
     )
     return Step("Pending", Reason.QUEUE_NAME_INVALID, message, again_in=WAIT_SECONDS, **replaced(facts))

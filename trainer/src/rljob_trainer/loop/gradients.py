@@ -46,7 +46,7 @@ class GradientGuard:
         return float(np.float32(factor * self.mean))
 
     def observe(self, norms: Sequence[float], skipped: Sequence[float]) -> None:
-        """One step. norms: of its updates. skipped: of the gradients of which no update was made."""
+        """One step. norms: of the gradients that updated the policy. skipped: of those that a rank left out."""
         bound = self.bound
         for norm in (*norms, *(min(each, bound) for each in skipped if math.isfinite(each))):
             if norm > 0:  # 0: no response was better than another

@@ -98,7 +98,7 @@ def _kernels(hidden: Tensor) -> Any:
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    """Equal ones; one empty chunk of no rows."""
+    """Chunks of equal size. Without rows, one empty chunk: the weight has a gradient even then."""
     tokens = len(hidden)
     most = max(_ROW_BLOCK, _ELEMENTS["cuda" if hidden.is_cuda else "cpu"] // len(weight))
     size = -(-max(1, tokens) // max(1, -(-tokens // most)))
