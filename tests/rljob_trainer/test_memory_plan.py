@@ -9,6 +9,7 @@ import yaml
 from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, Qwen2Config
 
+from bench.models.architectures import config_of
 from rljob_trainer.memory.gpus import gpu_bytes
 from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.measured import model_size
@@ -69,6 +70,11 @@ def test_a_model_that_looks_for_its_padding_is_measured():
     )
     size = model_size(small)
     assert (size.layers, size.hidden, size.kv) == (2, 64, 2 * 2 * 64 * 2)
+
+
+def test_latent_attention_caches_one_vector_for_all_heads():
+    latent = config_of("deepseek_v3")
+    assert model_size(latent).kv == latent.num_hidden_layers * (latent.kv_lora_rank + latent.qk_rope_head_dim) * 2
 
 
 @pytest.mark.parametrize(("recompute", "measured"), [("layer", 26), ("none", 45)])

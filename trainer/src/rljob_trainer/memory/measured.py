@@ -109,6 +109,9 @@ AttentionInterface.register(_ATTENTION, _attend)
 
 
 def _kv(config: PreTrainedConfig, layers: int) -> int:
+    """Bytes of a token in bfloat16. Latent attention, such as DeepSeek's, caches one vector for all heads."""
+    if latent := getattr(config, "kv_lora_rank", None):
+        return layers * (latent + config.qk_rope_head_dim) * 2
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return layers * 2 * heads * width * 2

@@ -5,6 +5,8 @@ minibatch: passes ──> drift and clipped tokens, summed over all ranks ──
 Spinning Up bounds PPO's drift so: https://spinningup.openai.com/en/latest/algorithms/ppo.html
 """
 
+import math
+
 import torch.distributed as dist
 from torch import Tensor
 
@@ -21,5 +23,7 @@ def exceeded(bounds: EarlyStop, counted: Tensor) -> bool:
         return False
     dist.all_reduce(counted)
     tokens, clipped, drift = counted.tolist()
+    if not math.isfinite(drift):
+        return False  # nor is the gradient finite, and training.onBadGradient counts that
     too_far = bounds.kl is not None and drift > bounds.kl * tokens
     return too_far or (bounds.clip_fraction is not None and clipped > bounds.clip_fraction * tokens)
