@@ -69,7 +69,17 @@ def inputs() -> dict[str, Any]:
         "sequence_advantages": normal(shape[0]).tolist(),
         "rewards": rewards.tolist(),
         "baselines": torch.rand(shape[0], generator=generator, dtype=torch.float64).tolist(),
+        **critic_inputs(),
     }
+
+
+def critic_inputs() -> dict[str, list[float]]:
+    """Values before and after an update, and returns: [sum(LENGTHS)] each."""
+    import torch
+
+    generator = torch.Generator().manual_seed(42)
+    old, change, returns = (torch.randn(3, sum(LENGTHS), generator=generator, dtype=torch.float64)).unbind()
+    return {"values": old.tolist(), "new_values": (old + change / 2).tolist(), "token_returns": returns.tolist()}
 
 
 def compute() -> dict[str, Any]:
@@ -83,6 +93,8 @@ def compute() -> dict[str, Any]:
         "aggregations": {name: verl_aggregation(given, theirs) for name, theirs in AGGREGATIONS.items()},
         "kl": {name: verl_kl(given, name) for name in ("k1", "k2", "k3")},
         "advantages": verl_advantages(given),
+        "gae": [verl_gae(given, gamma, lam) for gamma, lam in ((1.0, 1.0), (0.9, 0.8), (1.0, 0.0))],
+        "value_loss": verl_value_loss(given),
     }
 
 
@@ -187,6 +199,42 @@ def verl_advantages(given: dict[str, Any]) -> dict[str, list[float]]:
         rewards.clone(), reward_baselines=baselines, response_mask=mask, config=config
     )
     return found | {"remax": flat(values, mask)}
+
+
+def padded(values: list[float], mask: Any) -> Any:
+    import torch
+
+    found = torch.zeros_like(mask)
+    found[mask.bool()] = torch.tensor(values, dtype=torch.float64)
+    return found
+
+
+def verl_gae(given: dict[str, Any], gamma: float, lam: float) -> dict[str, Any]:
+    import torch
+    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
+
+    *_, mask = tensors(given)
+    rewards = torch.zeros_like(mask)
+    rewards[torch.arange(len(mask)), mask.sum(1).long() - 1] = torch.tensor(given["rewards"], dtype=torch.float64)
+    advantages, returns = compute_gae_advantage_return(
+        token_level_rewards=rewards, values=padded(given["values"], mask), response_mask=mask, gamma=gamma, lam=lam
+    )
+    return {"gamma": gamma, "lambda": lam, "advantages": flat(advantages, mask), "returns": flat(returns, mask)}
+
+
+def verl_value_loss(given: dict[str, Any]) -> dict[str, Any]:
+    """Aggregated as token_mean."""
+    from verl.trainer.ppo.core_algos import compute_value_loss
+
+    *_, mask = tensors(given)
+    now, clip_range = padded(given["new_values"], mask).requires_grad_(), 0.4
+    loss, clipped = compute_value_loss(
+        vpreds=now, returns=padded(given["token_returns"], mask), values=padded(given["values"], mask),
+        response_mask=mask, cliprange_value=clip_range, loss_agg_mode="token-mean",
+    )  # fmt: skip
+    loss.backward()
+    gradient = flat(now.grad, mask)
+    return {"clipRange": clip_range, "loss": loss.item(), "clipFraction": clipped.item(), "gradient": gradient}
 
 
 def main() -> None:

@@ -25,4 +25,4 @@ def test_advantages_are_verls(name):
 
 
 def test_verl_has_all_but_these():
-    assert ADVANTAGES.keys() - GOLDEN["advantages"].keys() == {"dr_grpo", "maxrl"}
+    assert ADVANTAGES.keys() - GOLDEN["advantages"].keys() == {"dr_grpo", "maxrl", "gae"}  # gae: test_gae.py

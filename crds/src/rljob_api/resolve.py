@@ -1,10 +1,12 @@
 """Resolves a spec: fills in every field for the driver and for `rljob show`."""
 
 from dataclasses import asdict
+from typing import Any
 
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
 from rljob_api.v1alpha1.cluster import Cluster
+from rljob_api.v1alpha1.critic import Critic
 from rljob_api.v1alpha1.model import FromScratch, Model
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rljob import RLJobSpec
@@ -22,6 +24,12 @@ class ResolvedModel(Model):
 
 class ResolvedActor(Actor):
     mini_batch_size: int
+
+
+class ResolvedCritic(Critic):
+    epochs: int
+    mini_batch_size: int
+    lambda_: float
 
 
 class ResolvedCluster(Cluster):
@@ -58,6 +66,7 @@ class ResolvedAlgorithm(Algorithm):
     kl_cov_ratio: float
     ppo_kl_coef: float
     gamma: float
+    lambda_: float
     kl: ResolvedKl
     entropy_coefficient: float
     positive_nll_coefficient: float
@@ -70,6 +79,7 @@ class ResolvedSpec(RLJobSpec):
     model: ResolvedModel
     algorithm: ResolvedAlgorithm
     actor: ResolvedActor
+    critic: ResolvedCritic | None
     cluster: ResolvedCluster
 
     @property
@@ -111,12 +121,23 @@ def resolve(spec: RLJobSpec) -> ResolvedSpec:
     filled = spec.model_dump()
     filled["algorithm"] = _algorithm(spec.algorithm)
     filled["actor"]["mini_batch_size"] = spec.actor.mini_batch_size or spec.data.prompts_per_step
+    filled["critic"] = _critic(spec.critic or Critic(), filled) if filled["algorithm"]["advantage"] == "gae" else None
     filled["cluster"]["ranks_per_node"] = spec.cluster.ranks_per_node or spec.cluster.gpus_per_node or 1
     scratch = filled["model"]["from_scratch"]
     if scratch is not None:
         scratch["kv_heads"] = scratch["kv_heads"] or scratch["heads"]
         scratch["intermediate_size"] = scratch["intermediate_size"] or 4 * scratch["hidden_size"]
     return ResolvedSpec.model_validate(filled)
+
+
+def _critic(critic: Critic, filled: dict[str, Any]) -> dict[str, object]:
+    """filled: actor and algorithm with every effective field."""
+    governed = {
+        "epochs": filled["actor"]["epochs"],
+        "mini_batch_size": filled["actor"]["mini_batch_size"],
+        "lambda_": filled["algorithm"]["lambda_"],
+    }
+    return critic.model_dump() | governed | critic.model_dump(include=set(governed), exclude_none=True)
 
 
 def _algorithm(algorithm: Algorithm) -> dict[str, object]:
@@ -127,6 +148,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         "loss": row.loss,
         "aggregation": row.aggregation,
         "gamma": row.gamma,
+        "lambda_": row.lambda_,
         "entropy_coefficient": row.entropy_coefficient,
         "positive_nll_coefficient": row.positive_nll_coefficient,
     }

@@ -84,7 +84,8 @@ EFFECTIVE = {
     "clipCovUb": _with_losses("clip_cov"),
     "klCovRatio": _with_losses("kl_cov"),
     "ppoKlCoef": _with_losses("kl_cov"),
-    "gamma": (f"{_ADVANTAGE} == 'reinforce_plus_plus'", "advantage is reinforce_plus_plus"),
+    "gamma": (f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae']", "advantage is reinforce_plus_plus or gae"),
+    "lambda": (f"{_ADVANTAGE} == 'gae'", "advantage is gae"),
     "kl.estimator": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.coefficient": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.controller": _PENALTY,
@@ -246,7 +247,15 @@ class Algorithm(ApiModel):
     )
     ppo_kl_coef: Annotated[float, Field(gt=0, le=100)] | None = Field(None, description="Weight of kl_cov's penalty.")
     gamma: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Discount of token rewards in reinforce_plus_plus."
+        None, description="Discount of token rewards in reinforce_plus_plus and gae."
+    )
+    lambda_: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        alias="lambda",
+        description=(
+            "How far gae looks: 1 takes all later rewards, 0 the next reward and value (verl's lam). Lower values have"
+            " less variance, and more of the critic's errors."
+        ),
     )
     kl: Kl = Field(default_factory=Kl, description="Penalty for leaving the reference model.")
     entropy_coefficient: Annotated[float, Field(ge=0, le=10)] | None = Field(

@@ -63,6 +63,7 @@ class PresetRow:
     loss: Loss = "clip"
     aggregation: Aggregation = "token_mean"
     gamma: float = 1.0
+    lambda_: float = 1.0
     kl_placement: KlPlacement = "none"
     kl_estimator: KlEstimator = "k3"
     kl_coefficient: float = 0.001
@@ -182,6 +183,12 @@ PRESETS: dict[Preset, PresetRow] = {
         paper="Tajwar et al. 2026, Maximum Likelihood Reinforcement Learning: https://arxiv.org/abs/2602.02710",
         use="many samples a prompt, with hard prompts that are rarely solved",
         advantage="maxrl",
+    ),
+    "ppo": PresetRow(
+        paper="Schulman et al. 2017, PPO: https://arxiv.org/abs/1707.06347; Hu et al. 2025, Open-Reasoner-Zero:"
+        " https://arxiv.org/abs/2503.24290 for gamma and lambda of 1 and no KL penalty",
+        use="a critic that tells tokens of one response apart; one response a prompt is enough",
+        advantage="gae",
     ),
     "sft": PresetRow(
         paper="Ouyang et al. 2022, InstructGPT: https://arxiv.org/abs/2203.02155",

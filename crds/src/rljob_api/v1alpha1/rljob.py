@@ -8,6 +8,7 @@ from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, governed
 from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_map
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
+from rljob_api.v1alpha1.critic import Critic
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.gang import Gang
 from rljob_api.v1alpha1.model import Model
@@ -38,6 +39,8 @@ _RANKS = (
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
 _ADVANTAGE = governed("advantage", "advantage", owner="self.algorithm")
 _SFT = "self.algorithm.preset == 'sft'"
+_MINI_BATCH = "(has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
+_CRITIC_BATCH = "self.critic.miniBatchSize"
 
 
 class RLJobSpec(ApiModel):
@@ -49,6 +52,10 @@ class RLJobSpec(ApiModel):
     sft: Sft | None = Field(None, description="Supervised fine-tuning before the first RL step.")
     rollout: Rollout = Field(default_factory=Rollout, description="Generation of responses.")
     actor: Actor = Field(default_factory=Actor, description="Optimisation of the policy.")
+    critic: Critic | None = Field(
+        None,
+        description="The model of values that algorithm.advantage gae needs; without it, gae has one of its defaults.",
+    )
     rewards: Rewards = Field(default_factory=Rewards, description="How responses are scored.")
     training: Training = Field(description="Length and reporting of the run.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints on the run's volume.")
@@ -117,7 +124,7 @@ class RLJobSpec(ApiModel):
         ),
         *unread_rules(_SFT),
         Rule(
-            f"{_SFT} || {_ADVANTAGE} == 'reinforce_plus_plus' || self.rollout.samplesPerPrompt >= 2",
+            f"{_SFT} || {_ADVANTAGE} in ['reinforce_plus_plus', 'gae'] || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
         ),
@@ -125,6 +132,18 @@ class RLJobSpec(ApiModel):
             "!has(self.actor.miniBatchSize) || self.data.promptsPerStep % self.actor.miniBatchSize == 0",
             "actor.miniBatchSize must divide data.promptsPerStep: set it to a divisor, or remove it",
             "actor.miniBatchSize",
+        ),
+        Rule(
+            f"!has(self.critic) || {_ADVANTAGE} == 'gae'",
+            "only algorithm.advantage gae reads values: remove critic, or set algorithm.preset to ppo",
+            "critic",
+        ),
+        Rule(
+            f"!has(self.critic) || !has({_CRITIC_BATCH}) || self.data.promptsPerStep % {_CRITIC_BATCH} == 0 &&"
+            f" ({_MINI_BATCH} % {_CRITIC_BATCH} == 0 || {_CRITIC_BATCH} % {_MINI_BATCH} == 0)",
+            "critic.miniBatchSize must divide data.promptsPerStep, and be a divisor or a multiple of"
+            " actor.miniBatchSize: change it",
+            "critic.miniBatchSize",
         ),
         Rule(
             "!has(self.algorithm.earlyStop.kl) && !has(self.algorithm.earlyStop.clipFraction) || self.actor.epochs > 1"
@@ -162,11 +181,17 @@ class RLJobSpec(ApiModel):
         ),
         Rule(
             f"{_SFT} ? self.data.promptsPerStep >= {_RANKS} :"
-            " (has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
-            f" * self.rollout.samplesPerPrompt >= {_RANKS}",
+            f" {_MINI_BATCH} * self.rollout.samplesPerPrompt >= {_RANKS}",
             "each rank needs at least one sample per optimizer step: raise data.promptsPerStep or"
             " actor.miniBatchSize, or lower cluster.nodes",
             "data.promptsPerStep",
+        ),
+        Rule(
+            f"!has(self.critic) || !has({_CRITIC_BATCH}) || {_CRITIC_BATCH} * self.rollout.samplesPerPrompt >="
+            f" {_RANKS}",
+            "each rank needs at least one sample per optimizer step: raise critic.miniBatchSize, or lower"
+            " cluster.nodes",
+            "critic.miniBatchSize",
         ),
         Rule(
             f"!has(self.sft) || self.sft.batchSize >= {_RANKS}",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from rljob_api.v1alpha1.algorithm import Advantage
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.dr_grpo import dr_grpo
+from rljob_trainer.advantage.gae import gae, value_targets
 from rljob_trainer.advantage.gpg import gpg
 from rljob_trainer.advantage.grpo import grpo
 from rljob_trainer.advantage.grpo_passk import grpo_passk
@@ -33,6 +34,7 @@ ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
     "gpg": gpg,
     "grpo_passk": grpo_passk,
     "maxrl": maxrl,
+    "gae": gae,
 }
 
-__all__ = ["ADVANTAGES", "AdvantageBatch", "AdvantageEstimator", "uninformative_groups"]
+__all__ = ["ADVANTAGES", "AdvantageBatch", "AdvantageEstimator", "uninformative_groups", "value_targets"]

@@ -22,8 +22,10 @@ class AdvantageBatch:
     token_penalties: [sum(lengths)], coefficient x KL estimate, subtracted from each token's reward; None if the KL
         does not act in the reward.
     gamma: discount of token rewards; 1: none.
+    values: [sum(lengths)], the critic's value of what comes before each token; None without a critic.
+    lambda_: of gae.
 
-    Raises RewardError for a non-finite reward, JobError for a non-finite penalty, ValueError for wrong shapes.
+    Raises RewardError for a non-finite reward, JobError for a non-finite penalty or value, ValueError for wrong shapes.
     """
 
     rewards: Floats
@@ -31,24 +33,30 @@ class AdvantageBatch:
     lengths: Indexes
     token_penalties: Floats | None = None
     gamma: float = 1.0
+    values: Floats | None = None
+    lambda_: float = 1.0
 
     def __post_init__(self) -> None:
         shapes = (self.rewards.shape, self.groups.shape, self.lengths.shape)
         if len(set(shapes)) != 1 or self.rewards.ndim != 1:
             raise ValueError(f"rewards, groups and lengths must be [N], not {shapes}")
         require_finite_rewards(self.rewards, self.groups)
-        self._check_penalties()
+        self._check_tokens(self.token_penalties, "a KL penalty is not finite: the policy has diverged", "actor")
+        self._check_tokens(self.values, "a value is not finite: the critic has diverged", "critic")
 
-    def _check_penalties(self) -> None:
-        if self.token_penalties is None:
+    def _check_tokens(self, numbers: Floats | None, problem: str, block: str) -> None:
+        if numbers is None:
             return
-        if self.token_penalties.shape != (self.tokens,):
-            raise ValueError(f"token_penalties must be [{self.tokens}], not {self.token_penalties.shape}")
-        if not np.isfinite(self.token_penalties).all():
-            raise JobError(
-                "a KL penalty is not finite: the policy has diverged; lower the learning rate and resume",
-                field="spec.actor.learningRate",
-            )
+        if numbers.shape != (self.tokens,):
+            raise ValueError(f"penalties and values of tokens must be [{self.tokens}], not {numbers.shape}")
+        if not np.isfinite(numbers).all():
+            raise JobError(f"{problem}; lower the learning rate and resume", field=f"spec.{block}.learningRate")
+
+    def known_values(self) -> Doubles:
+        """The values, in float64. Raises ValueError without a critic."""
+        if self.values is None:
+            raise ValueError("gae needs the values of a critic")
+        return self.values.astype(np.float64)
 
     @property
     def tokens(self) -> int:

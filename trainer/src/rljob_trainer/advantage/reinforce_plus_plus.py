@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from rljob_trainer.advantage.batch import AdvantageBatch, Doubles
+from rljob_trainer.advantage.batch import AdvantageBatch
+from rljob_trainer.advantage.returns import discounted, token_rewards
 from rljob_trainer.advantage.statistics import whiten
 from rljob_trainer.types import Floats
 
@@ -16,18 +17,4 @@ def reinforce_plus_plus(batch: AdvantageBatch) -> Floats:
 
     Hu et al. 2025, REINFORCE++, section 3: https://arxiv.org/abs/2501.03262
     """
-    return whiten(discounted_returns(batch)).astype(np.float32)
-
-
-def discounted_returns(batch: AdvantageBatch) -> Doubles:
-    """G_t of each token, [sum(lengths)]: all episodes at once, from last token to first."""
-    some = batch.lengths > 0  # an episode without tokens has no last token for its reward
-    last, lengths = (np.cumsum(batch.lengths) - 1)[some], batch.lengths[some]
-    returns = np.zeros(batch.tokens)
-    if batch.token_penalties is not None:
-        returns -= batch.token_penalties
-    returns[last] += batch.rewards[some]
-    for distance in range(1, int(lengths.max(initial=0))):
-        token = last[lengths > distance] - distance
-        returns[token] += batch.gamma * returns[token + 1]
-    return returns
+    return whiten(discounted(token_rewards(batch), batch.lengths, batch.gamma)).astype(np.float32)

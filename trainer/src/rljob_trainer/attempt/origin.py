@@ -99,15 +99,15 @@ def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption
 
 def restore(
     spec: ResolvedSpec, volume: Volume, origin: Origin, weights: Path, ranks: RankClient, state: LoopState,
-    progress: ProgressReporter,
+    progress: ProgressReporter, critic: Path | None = None,
 ) -> Restored:  # fmt: skip
-    """Load `state` and the ranks from `origin`. weights: folder of the policy's first weights."""
+    """Load `state` and the ranks from `origin`. weights: folder of the policy's first weights. critic: of its own."""
     if origin.held is not None:
         return _take_over(volume, origin.held, state)
     for info in ranks.connect():
         log.info("rank_started", **asdict(info))
     progress.phase("loading model")
-    log.info("model_loaded", parameters=ranks.load(str(weights)))
+    log.info("model_loaded", parameters=ranks.load(str(weights), str(critic) if critic else None))
     stage: Stage | None = None
     if (ref := origin.checkpoint) is not None:
         progress.phase("reading checkpoint")

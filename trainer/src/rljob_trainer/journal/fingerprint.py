@@ -63,7 +63,14 @@ def update_fingerprint(spec: ResolvedSpec) -> str:
     decay_steps = None if spec.actor.lr_schedule == "constant" else _length(spec)
     sft = spec.sft.model_dump(mode="json") if spec.sft else None
     spikes = spec.training.on_bad_gradient.spike_factor
-    return content_hash("update", _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft, spikes))
+    settings = _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft, spikes, _critic(spec))
+    return content_hash("update", settings)
+
+
+def _critic(spec: ResolvedSpec) -> Any:
+    if spec.critic is None:
+        return None
+    return _dump(spec.critic), None if spec.critic.lr_schedule == "constant" else _length(spec)
 
 
 def _length(spec: ResolvedSpec) -> Any:

@@ -1,7 +1,8 @@
 """From a step's groups to each rank's plan, and from advantages of episodes to those of each rank's trajectories."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ class StepBatch:
     """The trajectories of one step, numbered 0..N-1 through groups and their episodes.
 
     plans: one for each rank. totals: of each minibatch.
+    critic_plans, critic_totals: the same passes in the critic's minibatches; empty without a critic.
     groups: [episodes], the group of each. owners: [N], the episode of each trajectory; ascending.
     lengths, loss_tokens: [N], all tokens of each trajectory, and those in the loss.
     """
@@ -31,6 +33,8 @@ class StepBatch:
     owners: Indexes
     lengths: Indexes
     loss_tokens: Indexes
+    critic_plans: list[RankPlan] = field(default_factory=list)
+    critic_totals: list[BatchTotals] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -59,13 +63,26 @@ def batch_of_groups(groups: Sequence[GroupSummary], spec: ResolvedSpec) -> StepB
         [start + np.array(group.owners, np.int64) for start, group in zip(first, groups, strict=True)]
     )
     group_of = np.repeat(np.arange(len(groups)), episodes)
-    size = spec.actor.mini_batch_size
+    wanted, critic = spec.actor.mini_batch_size, spec.critic.mini_batch_size if spec.critic else None
+    size = min(wanted, critic or wanted)
     part_of = group_of[owners] // size
     minibatches = [np.flatnonzero(part_of == part) for part in range(-(-len(groups) // size))]
     lengths = np.array([tokens for group in groups for tokens in group.tokens])
     loss_tokens = np.array([tokens for group in groups for tokens in group.loss_tokens])
     positive = (all_rewards(groups) > 0)[owners]
-    return _batch(minibatches, group_of, owners, lengths, loss_tokens, positive, spec)
+    made = _batch(minibatches, group_of, owners, lengths, loss_tokens, positive, spec)
+    if critic is None:
+        return made
+    plans, totals = _joined(made, wanted // size)
+    critic_plans, critic_totals = _joined(made, critic // size)
+    return replace(made, plans=plans, totals=totals, critic_plans=critic_plans, critic_totals=critic_totals)
+
+
+def _joined(batch: StepBatch, count: int) -> tuple[list[RankPlan], list[BatchTotals]]:
+    """Each `count` neighbouring minibatches as one, of the same passes."""
+    parts = [slice(first, first + count) for first in range(0, len(batch.totals), count)]
+    plans = [RankPlan(tuple(tuple(chain(*plan.minibatches[part])) for part in parts)) for plan in batch.plans]
+    return plans, [sum(batch.totals[part], start=BatchTotals(0, 0)) for part in parts]
 
 
 def batch_of_rows(rows: Sequence[Trajectory], spec: ResolvedSpec) -> StepBatch:
@@ -101,10 +118,23 @@ def advantages(
 
     penalties: [all tokens in the loss], coefficient x KL of each token if the KL acts in the reward.
     """
+    return of_ranks(batch, ADVANTAGES[spec.algorithm.advantage](advantage_batch(groups, batch, penalties, spec)))
+
+
+def advantage_batch(
+    groups: Sequence[GroupSummary], batch: StepBatch, penalties: Floats | None, spec: ResolvedSpec,
+    values: Floats | None = None,
+) -> AdvantageBatch:  # fmt: skip
+    """What advantages are computed from. values: [all tokens in the loss], the critic's."""
     per_episode = np.bincount(batch.owners, weights=batch.loss_tokens, minlength=batch.episodes).astype(np.int64)
-    flat = ADVANTAGES[spec.algorithm.advantage](
-        AdvantageBatch(all_rewards(groups), batch.groups, per_episode, penalties, spec.algorithm.gamma)
+    algorithm = spec.algorithm
+    return AdvantageBatch(
+        all_rewards(groups), batch.groups, per_episode, penalties, algorithm.gamma, values, algorithm.lambda_
     )
+
+
+def of_ranks(batch: StepBatch, flat: Floats) -> list[list[Floats]]:
+    """[all tokens in the loss] as [R] of each trajectory of each rank, in the order of its plan."""
     each = np.split(flat, np.cumsum(batch.loss_tokens)[:-1])  # an episode's trajectories are side by side
     return [[each[index] for index in plan.samples] for plan in batch.plans]
 

@@ -6,6 +6,7 @@ driver: bound of the norm ──> ranks: update, or skip ──> driver: norms, 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import structlog
@@ -27,12 +28,14 @@ JUDGED_AFTER = 10
 class GradientGuard:
     """mean: exponential mean of the norms of `count` gradients that are finite and not 0; of a skipped one, the bound.
     skips: steps in a row with a skipped update.
+    model: whose gradients they are: the block of the spec with its learning rate.
     """
 
     settings: OnBadGradient
     mean: float = 0.0
     count: int = 0
     skips: int = 0
+    model: Literal["actor", "critic"] = "actor"
 
     @property
     def bound(self) -> float:
@@ -62,14 +65,16 @@ class GradientGuard:
         if not skipped:
             return
         norms = ", ".join(f"{norm:.3g}" for norm in skipped)
-        log.warning("updates_skipped", step=step, norms=norms, steps_in_a_row=self.skips, usual_norm=self.mean)
+        log.warning(
+            "updates_skipped", model=self.model, step=step, norms=norms, steps_in_a_row=self.skips, usual_norm=self.mean
+        )
         samples = "its samples are in bad_batches/ of the run" if kept else "the driver that had its samples was lost"
         if self.skips > self.settings.max_skips:
             raise JobError(
                 f"step {step} is the last of {self.skips} in a row whose gradients were not finite or too large"
                 f" (norms {norms}; usual {self.mean:.3g}): {samples}; lower the learning rate, or"
                 " raise training.onBadGradient.maxSkips, and resume",
-                field="spec.actor.learningRate",
+                field=f"spec.{self.model}.learningRate",
             )
 
     def forget(self) -> None:

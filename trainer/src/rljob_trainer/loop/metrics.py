@@ -119,18 +119,38 @@ def idle_metrics(times: Mapping[str, float]) -> Metrics:
 def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: bool) -> Metrics:
     """parts: of every rank. kl_in_loss: whether a KL estimate acts in the loss."""
     importance = sum((part.importance for part in parts), start=ImportanceSums()).finish()
-    metrics = supervised_metrics(parts, learning_rate) | {
-        names.ACTOR_CLIP_FRACTION: sum(part.sums.clipped for part in parts) / _tokens(parts),
-        names.ACTOR_DRIFT: sum(part.sums.drift for part in parts) / _tokens(parts),
-        names.ACTOR_COVARIANCE: sum((part.sums.covariance for part in parts), start=CovarianceSums()).covariance(),
-        names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.effective_sample_size,
-    }
+    if parts[0].sums.minibatches:
+        metrics = supervised_metrics(parts, learning_rate) | {
+            names.ACTOR_CLIP_FRACTION: sum(part.sums.clipped for part in parts) / _tokens(parts),
+            names.ACTOR_DRIFT: sum(part.sums.drift for part in parts) / _tokens(parts),
+            names.ACTOR_COVARIANCE: sum((part.sums.covariance for part in parts), start=CovarianceSums()).covariance(),
+        }
+    else:  # only the critic learned
+        metrics = {names.ACTOR_UPDATES: 0.0, **usage_metrics([part.usage for part in parts])}
+    metrics[names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE] = importance.effective_sample_size
     if importance.mean_difference is not None and importance.max_difference is not None:
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MEAN] = importance.mean_difference
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MAX] = importance.max_difference
-    if kl_in_loss:
+    if kl_in_loss and parts[0].sums.minibatches:
         metrics[names.ACTOR_KL] = sum(part.sums.kl for part in parts) / _tokens(parts)
     return _finite(metrics) if parts[0].sums.skipped else metrics
+
+
+def critic_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
+    """parts: of every rank; nothing without a critic."""
+    sums = [part.critic for part in parts if part.critic is not None]
+    if not sums:
+        return {}
+    norms, tokens = sums[0].grad_norms, max(1, sum(each.tokens for each in sums))
+    metrics = {
+        names.CRITIC_LOSS: sum(each.loss for each in sums) / max(1, sums[0].minibatches),
+        names.CRITIC_CLIP_FRACTION: sum(each.clipped for each in sums) / tokens,
+        names.CRITIC_GRAD_NORM: float(np.mean(norms)) if norms else math.nan,
+        names.CRITIC_UPDATES: float(len(norms)),
+        names.CRITIC_UPDATES_SKIPPED: float(len(sums[0].skipped)),
+        names.CRITIC_LEARNING_RATE: learning_rate,
+    }
+    return _finite(metrics)
 
 
 def _tokens(parts: Sequence[Updated]) -> int:

@@ -3,7 +3,7 @@
     _roll_out     tasks -> journal, or engines -> scorer      groups; tensors stay in Ray's object store
     _prepare      ranks fetch their trajectories and score them with the reference, if the algorithm compares
     use           meanwhile: the journal's record of what the update uses
-    advantages    meanwhile, from rewards alone, in the driver; or after it, where rewards hold a KL penalty
+    advantages    meanwhile, from rewards alone, in the driver; or after it, if they need a KL penalty or values
     update        every rank, its own trajectories; the ranks keep the state that they are then in
     sync          weights -> engines, then the probe; the ranks begin it by themselves
 
@@ -27,6 +27,7 @@ from rljob_trainer.loop.batches import StepBatch, advantages, batch_of_groups, g
 from rljob_trainer.loop.metrics import (
     Metrics,
     all_rewards,
+    critic_metrics,
     length_metrics,
     recovery_metrics,
     reward_metrics,
@@ -35,8 +36,9 @@ from rljob_trainer.loop.metrics import (
     validation_metrics,
 )
 from rljob_trainer.loop.reporting import Reporting
-from rljob_trainer.loop.stages import learning_rate_of
+from rljob_trainer.loop.stages import critic_learning_rate_of, learning_rate_of
 from rljob_trainer.loop.state import LoopState
+from rljob_trainer.loop.valuing import Valued, valued
 from rljob_trainer.progress import names
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.training_state import RankStates
@@ -92,8 +94,12 @@ class ReinforcedSteps:
             self.state.load_state_dict(held.training_state.after)
         self.state.observe("rl", held.updated)
         self.state.gradients.check(step, held.updated[0].sums.skipped, kept=not taken_over)
+        if (critic := held.updated[0].critic) is not None:
+            self.state.critic_gradients.check(step, critic.skipped, kept=not taken_over)
         in_loss = self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference
         metrics = held.training_state.metrics | update_metrics(held.updated, rate, in_loss) | self._sync()
+        if self.spec.critic is not None:
+            metrics |= critic_metrics(held.updated, critic_learning_rate_of(self.spec, step))
         metrics |= self._validate_if_due(step)
         return held.training_state.tokens, metrics | {names.POLICY_VERSION: float(step)}
 
@@ -207,19 +213,29 @@ class ReinforcedSteps:
             recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
             penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
-            values = advantages(_summaries(groups), batch, penalties, self.spec)
+            found = self._advantages(groups, batch, penalties)
             recorded()
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
-        mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
+        mark = self.state.mark("rl", before, metrics | kl | found.metrics, batch.tokens)
         with self.reporting.phase("update"):
-            updating = self.ranks.update(values, rate, self.state.kl.coefficient, mark, self.state.gradients.bound)
+            updating = self.ranks.update(
+                found.advantages, rate, self.state.kl.coefficient, mark, self.state.gradients.bound, found.orders
+            )
             if not self.replaying:
                 self.rollouts.begin_sync(self._policy(), updating)  # ranks need not wait for us between the two
             prepared.result()  # first: what went wrong there is behind what the update then says
             updated = updating.result()
-        if updated[0].sums.skipped:
-            self.reporting.bad_batch(trained_rows(self.reporting.fetch(groups), batch.of_each(values), self.state.step))
+        if updated[0].skipped:
+            own = batch.of_each(found.advantages)
+            self.reporting.bad_batch(trained_rows(self.reporting.fetch(groups), own, self.state.step))
         return RankStates(mark, updated)
+
+    def _advantages(self, groups: list[GroupRef], batch: StepBatch, penalties: Floats | None) -> Valued:
+        summaries, step = _summaries(groups), self.state.step + 1
+        if self.spec.critic is None:
+            return Valued(advantages(summaries, batch, penalties, self.spec), None, {})
+        values, bound = self.ranks.values().result(), self.state.critic_gradients.bound
+        return valued(summaries, batch, penalties, values, self.spec, step, bound)
 
     def _penalties(self, by_rank: list[list[Floats] | None], batch: StepBatch) -> tuple[Floats, Metrics]:
         controller = self.state.kl

@@ -58,8 +58,22 @@ def learning_rate_of(spec: ResolvedSpec, step: int) -> float:
     """Learning rate of step `step`, counted from 1: each stage has a schedule of its own."""
     if spec.sft and stage_of(spec, step) == "sft":
         return learning_rate(step - 1, spec.sft.learning_rate, spec.sft.steps, schedule="linear")
-    before = 0 if spec.supervised_only else supervised_steps(spec)
+    before = 0 if spec.supervised_only else supervised_steps(spec) + (spec.critic.warmup_steps if spec.critic else 0)
     actor = spec.actor
     return learning_rate(
-        step - before - 1, actor.learning_rate, spec.total_steps - before, actor.lr_warmup_steps, actor.lr_schedule
-    )
+        max(0, step - before - 1), actor.learning_rate, max(1, spec.total_steps - before), actor.lr_warmup_steps,
+        actor.lr_schedule,
+    )  # fmt: skip
+
+
+def critic_learning_rate_of(spec: ResolvedSpec, step: int) -> float:
+    """The critic's learning rate of RL step `step`, counted from 1 over the whole run."""
+    critic, before = spec.critic, supervised_steps(spec)
+    assert critic is not None
+    steps = spec.total_steps - before
+    return learning_rate(step - before - 1, critic.learning_rate, steps, critic.lr_warmup_steps, critic.lr_schedule)
+
+
+def critic_learns_alone(spec: ResolvedSpec, step: int) -> bool:
+    """Whether RL step `step` updates no policy (critic.warmupSteps)."""
+    return spec.critic is not None and step - supervised_steps(spec) <= spec.critic.warmup_steps

@@ -1,7 +1,7 @@
 """Everything the driver knows that is not a tensor."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ class LoopState:
     step: the last finished one, and the version of the newest weights.
     policy_digest: names those weights by how they were made (journal.fingerprint).
     prompts, examples: positions in the data of RL and of supervised steps; None if the job has no such steps.
+    critic_gradients: as gradients, of the critic; unused without one.
     template_time: that the prompts were rendered with. reward: mean reward of the last RL step.
     """
 
@@ -32,6 +33,10 @@ class LoopState:
     template_time: datetime
     step: int = 0
     reward: float | None = None
+    critic_gradients: GradientGuard = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.critic_gradients = GradientGuard(self.gradients.settings, model="critic")
 
     def exhausted(self, stage: Stage) -> bool:
         """Whether the data of that stage has ended (training.epochs)."""
@@ -51,6 +56,8 @@ class LoopState:
         sums = [part.sums for part in updated]
         skipped, trajectories = sums[0].skipped, sum(each.trajectories for each in sums)
         self.gradients.observe(sums[0].grad_norms, skipped)
+        if (critic := updated[0].critic) is not None:
+            self.critic_gradients.observe(critic.grad_norms, critic.skipped)
         if stage == "rl" and self.kl.acts_in_loss and trajectories and not skipped:
             self.kl.update(sum(each.kl for each in sums) / trajectories, trajectories)
 
@@ -68,6 +75,7 @@ class LoopState:
             "reward": self.reward,
             "kl": self.kl.state_dict(),
             "gradients": self.gradients.state_dict(),
+            "criticGradients": self.critic_gradients.state_dict(),
             "prompts": self.prompts.state_dict() if self.prompts else None,
             "examples": self.examples.state_dict() if self.examples else None,
         }
@@ -78,6 +86,7 @@ class LoopState:
         self.policy_digest = state["policyDigest"]
         self.kl.load_state_dict(state["kl"])
         self.gradients.load_state_dict(state["gradients"])
+        self.critic_gradients.load_state_dict(state["criticGradients"])
         if self.prompts is not None and state["prompts"] is not None:
             self.prompts.load_state_dict(state["prompts"])
         if self.examples is not None and state["examples"] is not None:

@@ -14,3 +14,8 @@ class BatchTotals:
     tokens: int
     trajectories: int
     positive_tokens: int = 0
+
+    def __add__(self, other: "BatchTotals") -> "BatchTotals":
+        """The counts of two minibatches as one."""
+        tokens, trajectories = self.tokens + other.tokens, self.trajectories + other.trajectories
+        return BatchTotals(tokens, trajectories, self.positive_tokens + other.positive_tokens)

@@ -52,6 +52,19 @@ ACTOR_UPDATES_SKIPPED = _metric(
     "actor/updates_skipped", "updates", "Updates left out because the gradient was not finite or too large"
 )
 ACTOR_LEARNING_RATE = _metric("actor/learning_rate", "", "Learning rate of the step's last update")
+CRITIC_LOSS = _metric("critic/loss", "", "Loss of the critic, the mean over its updates")
+CRITIC_EXPLAINED_VARIANCE = _metric(
+    "critic/explained_variance", "share", "Variance of the returns that the critic's values explain; below 0 they harm"
+)
+CRITIC_CLIP_FRACTION = _metric("critic/clip_fraction", "share", "Tokens whose value was clipped in the critic's loss")
+CRITIC_VALUE_MEAN = _metric("critic/value_mean", "", "Mean value of a token, before the update")
+CRITIC_RETURN_MEAN = _metric("critic/return_mean", "", "Mean return of a token, which the critic learns")
+CRITIC_GRAD_NORM = _metric("critic/grad_norm", "", "Norm of the critic's gradient before clipping")
+CRITIC_UPDATES = _metric("critic/updates", "updates", "Optimizer steps of the critic")
+CRITIC_UPDATES_SKIPPED = _metric(
+    "critic/updates_skipped", "updates", "Updates of the critic left out, as those of the policy"
+)
+CRITIC_LEARNING_RATE = _metric("critic/learning_rate", "", "Learning rate of the critic")
 ROLLOUT_LOG_PROB_DIFF_MEAN = _metric(
     "rollout/log_prob_diff_mean",
     "nats",

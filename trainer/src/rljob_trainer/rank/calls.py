@@ -15,7 +15,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, CriticOrder, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
 from rljob_trainer.workers.worker import Worker
@@ -41,14 +41,16 @@ class RankCalls(Protocol):
         `send_weights` does so too, before an engine wakes.
         """
 
-    def load(self, folder: str) -> int:
+    def load(self, folder: str, critic: str | None = None) -> int:
         """Build the policy with its first weights. Returns how many parameters it has.
+
+        critic: folder of the critic's own model, for `begin_stage`.
 
         Raises DataError or JobError for a model that cannot be trained.
         """
 
     def begin_stage(self, stage: Stage) -> None:
-        """Make a fresh optimizer; for RL also the reference, which is the policy as it is now."""
+        """Make a fresh optimizer; for RL also the reference, which is the policy as it is now, and the critic."""
 
     # ------------------------------------------------------------------ what it holds, for the next driver
 
@@ -82,15 +84,22 @@ class RankCalls(Protocol):
         bundles: one argument each, so that Ray hands over groups if the caller has references.
         """
 
+    def values(self) -> list[Floats]:
+        """The critic's values [R] of each prepared trajectory, in the order of the rank's plan.
+
+        Raises InfrastructureError if nothing is prepared.
+        """
+
     def update(
         self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
-        norm_bound: float = LARGEST_NORM,
+        norm_bound: float = LARGEST_NORM, critic: CriticOrder | None = None,
     ) -> Updated:  # fmt: skip
         """Train on the prepared shard, once.
 
         advantages: [R] for each trajectory in the order of the rank's plan.
         training_state: what the weights are afterwards.
         norm_bound: no step is made of a gradient with a larger norm, or of one that is not finite.
+        critic: what the critic learns, if there is one.
         Raises InfrastructureError if nothing is prepared: Ray leaves out a `prepare` whose groups are lost, and calls
         this all the same.
         """

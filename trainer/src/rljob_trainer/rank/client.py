@@ -19,7 +19,7 @@ from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.parallel import ParallelDims, sync_groups
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import RankInfo, Sent, Updated
+from rljob_trainer.rank.results import CriticOrder, RankInfo, Sent, Updated
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.training_state import RankStates, TrainingState
 from rljob_trainer.rollouts.calls import GroupRef
@@ -44,7 +44,13 @@ APART_SECONDS = 60.0
 
 _TOGETHER = frozenset(
     method.__name__
-    for method in (RankCalls.prepare, RankCalls.update, RankCalls.supervised_step, RankCalls.score_probes)
+    for method in (
+        RankCalls.prepare,
+        RankCalls.values,
+        RankCalls.update,
+        RankCalls.supervised_step,
+        RankCalls.score_probes,
+    )
 )
 """Calls in which ranks meet at every layer. Elsewhere one may read a large model from a slow disk, say."""
 
@@ -150,9 +156,9 @@ class RankClient:
     def give_back_memory(self) -> None:
         self._all(RankCalls.give_back_memory, START_SECONDS).result()
 
-    def load(self, folder: str) -> int:
+    def load(self, folder: str, critic: str | None = None) -> int:
         """Returns how many parameters a rank counts."""
-        return self._all(RankCalls.load, START_SECONDS, folder).result()[0]
+        return self._all(RankCalls.load, START_SECONDS, folder, critic).result()[0]
 
     def begin_stage(self, stage: Stage) -> None:
         self._all(RankCalls.begin_stage, START_SECONDS, stage).result()
@@ -196,14 +202,19 @@ class RankClient:
         ]
         return self._pending(asked, UPDATE_SECONDS, "prepare")
 
+    def values(self) -> Pending[list[Floats]]:
+        """Behind `prepare`: the critic's values, of each rank."""
+        return self._all(RankCalls.values, UPDATE_SECONDS)
+
     def update(
         self, advantages: Sequence[Sequence[Floats]], learning_rate: float, kl_coefficient: float,
-        training_state: TrainingState, norm_bound: float,
+        training_state: TrainingState, norm_bound: float, critic: Sequence[CriticOrder] | None = None,
     ) -> Pending[Updated]:  # fmt: skip
-        """advantages: those of each rank."""
+        """advantages, critic: those of each rank."""
+        orders: Sequence[CriticOrder | None] = critic or [None] * len(self)
         asked = [
-            worker.call(RankCalls.update, own, learning_rate, kl_coefficient, training_state, norm_bound)
-            for worker, own in zip(self.workers, advantages, strict=True)
+            worker.call(RankCalls.update, own, learning_rate, kl_coefficient, training_state, norm_bound, order)
+            for worker, own, order in zip(self.workers, advantages, orders, strict=True)
         ]
         return self._pending(asked, UPDATE_SECONDS, "update")
 

@@ -1,4 +1,4 @@
-"""The policy as a function from packed tokens to the log-probability of each token in the loss."""
+"""Models as functions of packed tokens: the policy's log-probability, and the critic's value, of each in the loss."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from rljob_trainer.losses.output_head import LogitTransform, score_logits, score_tokens
@@ -14,17 +15,16 @@ from rljob_trainer.rank.packing import PackedBatch, pack
 from rljob_trainer.types import Trajectory
 
 
-class Policy(nn.Module):
-    """A causal language model of transformers behind a forward pass that never builds all logits at once.
+class PackedModel(nn.Module):
+    """A causal language model of transformers that reads packs.
 
-    It is the root module of FSDP: the output head is used inside this forward pass, while its weights are gathered.
+    It is the root module of FSDP: the output head is used inside its forward pass, while its weights are gathered.
     apart: whether each trajectory needs a row of its own (packable.py decides).
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.transform = LogitTransform.of(model.config)
         self.apart = False
 
     def pack(self, trajectories: Sequence[Trajectory], device: torch.device) -> PackedBatch:
@@ -45,6 +45,22 @@ class Policy(nn.Module):
     def _takes_layout(self) -> bool:
         return bool(self.model.config._attn_implementation == PACKED_ATTENTION)  # noqa: SLF001  no public name
 
+    def hidden_states(self, batch: PackedBatch) -> Tensor:
+        """[sum of R, H], of the last layer, in the rows that predict a token in the loss."""
+        packed: dict[str, Any] = {}  # a row alone has the positions that every architecture counts by itself
+        if batch.layout is not None:
+            packed = {"position_ids": batch.position_ids} | ({"layout": batch.layout} if self._takes_layout else {})
+        states: Tensor = self._decoder(input_ids=batch.input_ids, use_cache=False, **packed).last_hidden_state
+        return states.flatten(0, 1).index_select(0, batch.predict_at)
+
+
+class Policy(PackedModel):
+    """The policy, or a reference: a forward pass that never builds all logits at once."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.transform = LogitTransform.of(model.config)
+
     def forward(self, batch: PackedBatch, entropy_gradient: bool, whole: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
 
@@ -54,19 +70,31 @@ class Policy(nn.Module):
         if whole:
             logits = self.model(batch.input_ids, use_cache=False).logits.flatten(0, 1).index_select(0, batch.predict_at)
             return score_logits(logits, batch.targets, batch.temperature)
-        packed: dict[str, Any] = {}  # a row alone has the positions that every architecture counts by itself
-        if batch.layout is not None:
-            packed = {"position_ids": batch.position_ids} | ({"layout": batch.layout} if self._takes_layout else {})
-        hidden = (
-            self._decoder(input_ids=batch.input_ids, use_cache=False, **packed)
-            .last_hidden_state.flatten(0, 1)
-            .index_select(0, batch.predict_at)
-        )
         head = self.model.get_output_embeddings()
         return score_tokens(
-            hidden, head.weight, getattr(head, "bias", None), batch.targets, batch.temperature, self.transform,
-            entropy_gradient=entropy_gradient,
+            self.hidden_states(batch), head.weight, getattr(head, "bias", None), batch.targets, batch.temperature,
+            self.transform, entropy_gradient=entropy_gradient,
         )  # fmt: skip
+
+
+class Critic(PackedModel):
+    """A language model whose output head is one of values. It begins as 0, as in the code of Ziegler et al. 2019:
+    https://arxiv.org/abs/1909.08593
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        width = model.get_output_embeddings().weight.shape[1]
+        self.head = nn.utils.skip_init(nn.Linear, width, 1)  # draws nothing from torch's generator
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        model.config.tie_word_embeddings = False
+        model.set_output_embeddings(nn.Identity())
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Values [sum of R] of what comes before each token in the loss, float32."""
+        weight, bias = self.head.weight.float(), self.head.bias.float()
+        return functional.linear(self.hidden_states(batch).float(), weight, bias)[:, 0]
 
 
 def score(
@@ -81,9 +109,22 @@ def score(
 def score_only(policy: nn.Module, batch: PackedBatch, *, whole: bool = False) -> Tensor:
     """Log-probabilities [sum of R] without gradient. whole: as Policy.forward's."""
     log_probs, _ = score(policy, batch, whole=whole)
-    for module in policy.modules():
-        if isinstance(module, FSDPModule):
-            # FSDP keeps the root, and layers without reshardAfterForward, gathered for a backward pass that never
-            # comes. What stays gathered would hide all later updates.
-            module.reshard()
+    _reshard(policy)
     return log_probs
+
+
+@torch.no_grad()
+def value_only(critic: Critic, batch: PackedBatch) -> Tensor:
+    """Values [sum of R] without gradient."""
+    values: Tensor = critic(batch)
+    _reshard(critic)
+    return values
+
+
+def _reshard(model: nn.Module) -> None:
+    """FSDP keeps the root, and layers without reshardAfterForward, gathered for a backward pass that never comes. What
+    stays gathered would hide all later updates.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

@@ -25,6 +25,11 @@ def without_rejected(shard: Shard, rejection: Rejection) -> Shard:
     """
     for sample in shard.ordered:
         sample.mask = rejection(sample)
+    return recounted(shard)
+
+
+def recounted(shard: Shard) -> Shard:
+    """The shard with totals of what the masks leave; collective over all ranks."""
     counts = torch.tensor([_remaining(shard, minibatch) for minibatch in shard.plan.minibatches], dtype=torch.int64)
     dist.all_reduce(counts)
     return replace(shard, totals=tuple(BatchTotals(*minibatch) for minibatch in counts.tolist()))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 WEIGHT_FILES = ("*.safetensors", "*.bin")
 FIELD = "spec.model.path"
+CRITIC_FIELD = "spec.critic.model"
 
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 """A model of the hub: org/name, or of its oldest the name alone, such as gpt2."""
@@ -31,7 +32,19 @@ def locate_model(model: ResolvedModel, base_dir: Path) -> Path:
 
     Raises DataError if there is neither.
     """
-    return local_model(model, base_dir) or _checked(_download(model), str(model.path))
+    assert model.path is not None
+    return local_model(model, base_dir) or _checked(_download(model.path, FIELD, model.revision), model.path)
+
+
+def locate_critic(path: str, base_dir: Path) -> Path:
+    """The folder of `spec.critic.model`: a local one, or a download from the hub. Raises DataError if neither is."""
+    return local_critic(path, base_dir) or _with_weights(_download(path, CRITIC_FIELD), path, CRITIC_FIELD)
+
+
+def local_critic(path: str, base_dir: Path) -> Path | None:
+    """As local_model, for the critic."""
+    folder = local_folder(path, base_dir, CRITIC_FIELD)
+    return None if folder is None else _with_weights(folder, path, CRITIC_FIELD)
 
 
 def local_model(model: ResolvedModel, base_dir: Path) -> Path | None:
@@ -57,26 +70,30 @@ def local_folder(path: str, base_dir: Path, field: str) -> Path | None:
     return None
 
 
-def _download(model: ResolvedModel) -> Path:
+def _download(path: str, field: str, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    assert model.path is not None
     try:
-        return Path(snapshot_download(model.path, revision=model.revision, ignore_patterns=list(_OTHER_FORMATS)))
+        return Path(snapshot_download(path, revision=revision, ignore_patterns=list(_OTHER_FORMATS)))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise DataError(
-            f"{model.path} is neither a folder here nor a model the hub could give ({first_line(error)}): "
+            f"{path} is neither a folder here nor a model the hub could give ({first_line(error)}): "
             "correct the path, or log in to the hub with HF_TOKEN",
-            field=FIELD,
+            field=field,
         ) from error
 
 
-def _checked(folder: Path, path: str) -> Path:
+def _with_weights(folder: Path, path: str, field: str) -> Path:
     if not (folder / "config.json").is_file():
-        raise DataError(f"{path} has no config.json: give a folder that transformers can load", field=FIELD)
+        raise DataError(f"{path} has no config.json: give a folder that transformers can load", field=field)
     if not any(match for pattern in WEIGHT_FILES for match in folder.glob(pattern)):
-        raise DataError(f"{path} has no weights (*.safetensors): give a whole model", field=FIELD)
+        raise DataError(f"{path} has no weights (*.safetensors): give a whole model", field=field)
+    return folder
+
+
+def _checked(folder: Path, path: str) -> Path:
+    _with_weights(folder, path, FIELD)
     if not any(match for pattern in TOKENIZER_FILES for match in folder.glob(pattern)):
         raise DataError(f"{path} has no tokenizer (tokenizer.json): save the model's own beside it", field=FIELD)
     return folder

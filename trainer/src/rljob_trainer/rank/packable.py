@@ -16,7 +16,7 @@ from torch import Tensor
 from rljob_trainer.compute.attention_choice import use_transformers_attention
 from rljob_trainer.errors import JobError
 from rljob_trainer.rank.attention import PACKED_ATTENTION, CannotPack
-from rljob_trainer.rank.forward import Policy, score_only
+from rljob_trainer.rank.forward import PackedModel, Policy, score_only
 from rljob_trainer.rank.packing import pack
 from rljob_trainer.types import Trajectory, supervised
 
@@ -68,11 +68,17 @@ def choose_rows(policy: Policy, longest: int, device: torch.device, dtype: torch
         policy.model.set_attn_implementation(attention)
 
 
-def rows_as(policy: Policy, other: Policy) -> None:
-    """Lay rows out as `other` does, a model of the same architecture."""
-    policy.apart = other.apart
-    if policy.apart and policy.model.config._attn_implementation == PACKED_ATTENTION:  # noqa: SLF001
-        use_transformers_attention(policy.model)
+def rows_as(model: PackedModel, other: PackedModel) -> None:
+    """Lay rows out as `other` does, a model of the same architecture; of another one, each trajectory apart."""
+    model.apart = other.apart or _architecture(model) != _architecture(other)
+    if model.apart and model.model.config._attn_implementation == PACKED_ATTENTION:  # noqa: SLF001
+        use_transformers_attention(model.model)
+
+
+def _architecture(model: PackedModel) -> tuple[Any, ...]:
+    """What decides whether trajectories of one row see each other."""
+    config = model.model.config
+    return type(model.model), _reach(config), getattr(config, "layer_types", None)
 
 
 def _sequences(config: Any, longest: int) -> list[Trajectory]:

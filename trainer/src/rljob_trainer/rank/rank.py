@@ -7,8 +7,9 @@ import datetime
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import ray
@@ -33,15 +34,17 @@ from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.compiling import compiled_graphs
-from rljob_trainer.rank.forward import Policy, score_only
-from rljob_trainer.rank.masking import Rejection, without_rejected
+from rljob_trainer.rank.critic_step import queue_critic_step, value_samples
+from rljob_trainer.rank.forward import Critic, Policy, score_only
+from rljob_trainer.rank.masking import Rejection, recounted, without_rejected
 from rljob_trainer.rank.memory import give_back, in_phase
+from rljob_trainer.rank.models.critic import critic_of
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.rendezvous import join_store, open_store
-from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, CriticOrder, RankInfo, Rendezvous, Sent, StepSums, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
@@ -56,12 +59,15 @@ from rljob_trainer.workers.worker import Worker
 
 log = structlog.get_logger()
 
+M = TypeVar("M", bound=nn.Module)
+
 
 class Rank(RankCalls):
     """Holds one shard of each model.
 
     policy, reference: the reference is there in RL, if the algorithm compares with it.
-    others: further models, which are saved and restored with these two.
+    critic: what trains it, in RL with advantage gae.
+    others: further models, which are saved and restored with these.
     rejection: tokens that leave the loss although they were sampled; None: none do.
     """
 
@@ -72,6 +78,7 @@ class Rank(RankCalls):
         self.settings = settings
         self.device = torch.device(settings.device_type)
         self.reference: ModelRole[Policy] | None = None
+        self.critic: Trainee[Critic] | None = None
         self.others: list[ModelRole[nn.Module]] = []
         self.rejection: Rejection | None = None
         self._state: RankState | None = None
@@ -112,9 +119,9 @@ class Rank(RankCalls):
         give_back(self.device)
 
     @in_phase("start")
-    def load(self, folder: str) -> int:
+    def load(self, folder: str, critic: str | None = None) -> int:
         self.saver.wait_staged()
-        self.folder = Path(folder)
+        self.folder, self.critic_folder = Path(folder), Path(critic) if critic is not None else None
         self.policy = load_policy(self.spec, self.folder, self.mesh)
         return sum(parameter.numel() for parameter in self.policy.module.parameters())
 
@@ -126,16 +133,20 @@ class Rank(RankCalls):
         self.trainee = self.training(self.policy)
         if stage == "rl" and self.spec.needs_reference:
             self.reference = reference_of(self.policy, self.spec, self.folder, self.mesh)
+        if stage == "rl" and self.spec.critic is not None:
+            role = critic_of(self.policy, self.spec, self.folder, self.critic_folder, self.mesh, self.device)
+            self.critic = self.training(role, self.spec.critic.grad_clip)
 
-    def training(self, role: ModelRole[Any]) -> Trainee[Any]:
-        """What trains a model. role: with an optimizer."""
+    def training(self, role: ModelRole[M], grad_clip: float | None = None) -> Trainee[M]:
+        """What trains a model. role: with an optimizer. grad_clip: actor's by default."""
         assert role.optimizer is not None
-        return Trainee(role, role.optimizer, self.device, self.settings.parallel, self.spec.actor.grad_clip)
+        largest = self.spec.actor.grad_clip if grad_clip is None else grad_clip
+        return Trainee(role, role.optimizer, self.device, self.settings.parallel, largest)
 
     def roles(self) -> list[ModelRole[nn.Module]]:
         """All models that this rank holds."""
         fixed: list[ModelRole[nn.Module]] = [self.policy] if self.reference is None else [self.policy, self.reference]
-        return [*fixed, *self.others]
+        return [*fixed, *([self.critic.role] if self.critic is not None else []), *self.others]
 
     # ------------------------------------------------------------------ what it holds, for the next driver
 
@@ -180,6 +191,14 @@ class Rank(RankCalls):
         self._shard = shard if self.rejection is None else without_rejected(shard, self.rejection)
         return self._token_kl(shard) if self.spec.kl_in_reward else None
 
+    @in_phase("update")
+    def values(self) -> list[Floats]:
+        shard, critic = self._shard, self.critic
+        if shard is None or critic is None:
+            raise InfrastructureError("no groups are prepared for these values")
+        value_samples(critic.module, shard, self.device)
+        return split(column(shard.ordered, "values").numpy(), shard.ordered)
+
     def _token_kl(self, shard: Shard) -> list[Floats]:
         samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator
         ours, reference = column(samples, "old_log_probs"), column(samples, "reference_log_probs")
@@ -189,7 +208,7 @@ class Rank(RankCalls):
     @in_phase("update")
     def update(
         self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
-        norm_bound: float = LARGEST_NORM,
+        norm_bound: float = LARGEST_NORM, critic: CriticOrder | None = None,
     ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         shard, self._shard, self._state = self._shard, None, None
@@ -197,17 +216,34 @@ class Rank(RankCalls):
             raise InfrastructureError("no groups are prepared for this update")
         for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
-        meter = UpdateMeter(self.device)
+        meter, valued = UpdateMeter(self.device), None
         with self._profile.part():
-            queued = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
-            sums = queued.read()  # waits: weights in host memory are complete
+            if critic is not None and critic.alone:
+                sums = self._rest(shard)
+            else:
+                queued = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
+                sums = queued.read()  # waits: weights in host memory are complete
+            if critic is not None:
+                valued = self._train_critic(shard, critic)
             if self.reference is not None and self.spec.refreshes_reference(training_state.step):
                 copy_weights(self.policy.module, self.reference.module)
         self._log_compilations()
         usage = meter.read(self.policy.module, shard, sums.minibatches / len(shard.plan.minibatches))
-        updated = Updated(sums, _importance(shard, version=training_state.step - 1), usage)
+        updated = Updated(sums, _importance(shard, version=training_state.step - 1), usage, valued)
         self._state = RankState(training_state, updated)
         return updated
+
+    def _rest(self, shard: Shard) -> StepSums:
+        """What a step without an update of the policy says of it."""
+        if any(sample.old_log_probs is None for sample in shard.ordered):
+            score_samples(self.policy.module, shard, "old_log_probs", self.device)
+        return StepSums(0.0, 0.0, 0.0, 0.0, 0, [])
+
+    def _train_critic(self, shard: Shard, order: CriticOrder) -> StepSums:
+        assert self.critic is not None
+        regrouped = replace(shard, plan=order.plan, totals=tuple(order.totals))
+        counted = regrouped if self.rejection is None else recounted(regrouped)
+        return queue_critic_step(self.critic, counted, self.spec, order).read()
 
     def _log_compilations(self) -> None:
         """Say when an update has compiled layers: lengths that compile without end would be seen here."""

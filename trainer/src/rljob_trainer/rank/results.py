@@ -1,10 +1,14 @@
 """What ranks report to the driver: numbers only. Light: the driver imports it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.rank.plan import RankPlan
+from rljob_trainer.types import Floats
 
 LARGEST_NORM = 3.4028234663852886e38
 """The largest float32: as the bound of a norm, only what is not finite is above it."""
@@ -27,6 +31,25 @@ class RankInfo:
     host: str
     pid: int
     gpu: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CriticOrder:
+    """What a rank is to train the critic on, besides the prepared samples.
+
+    plan: their passes in the critic's minibatches; of the same samples in the same order as the policy's. totals: of
+    each minibatch.
+    returns: [R] that it learns, for each trajectory in the order of the rank's plan.
+    norm_bound: as of the policy's gradients.
+    alone: only the critic learns (critic.warmupSteps).
+    """
+
+    plan: RankPlan
+    totals: Sequence[BatchTotals]
+    returns: Sequence[Floats]
+    learning_rate: float
+    norm_bound: float = LARGEST_NORM
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +93,20 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """A rank's sums over the step, and engine against trainer on its samples (nothing in a supervised step)."""
+    """A rank's sums over the step, and engine against trainer on its samples (nothing in a supervised step).
+
+    critic: the critic's sums; None without one. Its entropy, KL, drift and covariance are 0.
+    """
 
     sums: StepSums
     importance: ImportanceSums = field(default_factory=ImportanceSums)
     usage: Usage = field(default_factory=Usage)
+    critic: StepSums | None = None
+
+    @property
+    def skipped(self) -> bool:
+        """Whether an update of either model was left out."""
+        return bool(self.sums.skipped or (self.critic is not None and self.critic.skipped))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ from rljob_trainer.rank.packing import on_device
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.types import Bools, Floats, Group, Trajectory
 
-Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages", "mask", "chosen"]
+Column = Literal[
+    "engine_log_probs", "old_log_probs", "reference_log_probs", "advantages", "values", "returns", "mask", "chosen",
+]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -25,6 +27,7 @@ class ShardSample:
     old_log_probs: [R], by this policy at the start of the step; None until they are needed.
     reference_log_probs: [R], by the reference; None without one.
     advantages: [R]; None until they are known.
+    values: [R], by the critic at the start of the step; None without one. returns: [R], what it learns.
     mask: [R], whether the token still counts in the loss (masking.py); None if all do.
     chosen: [R], whether the loss treats the token apart (choosing.py); None if it knows no such tokens.
     positive: whether the reward of its episode is above 0.
@@ -36,6 +39,8 @@ class ShardSample:
     old_log_probs: Floats | None = None
     reference_log_probs: Floats | None = None
     advantages: Floats | None = None
+    values: Floats | None = None
+    returns: Floats | None = None
     mask: Bools | None = None
     chosen: Bools | None = None
     positive: bool = False

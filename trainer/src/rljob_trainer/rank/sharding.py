@@ -15,7 +15,7 @@ from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import JobError
 from rljob_trainer.rank.compiling import compile_layers, compiles
-from rljob_trainer.rank.forward import Policy
+from rljob_trainer.rank.forward import PackedModel, Policy
 from rljob_trainer.rank.loading import empty_model, full_weights
 from rljob_trainer.rank.recomputing import recompute
 from rljob_trainer.weights.saved_names import all_weights
@@ -37,13 +37,13 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
         raise JobError("flash_attention_2 needs a GPU and dtype bfloat16: set it to auto", field="spec.model.attention")
     policy = Policy(empty_model(folder, spec.model))
     policy.requires_grad_(trainable)
-    _train_without_noise(policy, trainable=trainable)
+    train_without_noise(policy, trainable=trainable)
     if trainable:
         recompute(policy.model, spec.actor.recompute)
     if not trainable:
         for parameter in policy.parameters():  # not policy.to(dtype): rotary frequencies stay in float32
             parameter.data = parameter.data.to(dtype)
-    _shard(policy, spec, mesh, dtype)
+    shard(policy, spec, mesh, dtype)
     return policy
 
 
@@ -61,16 +61,26 @@ def copy_weights(source: Policy, target: Policy) -> None:
         theirs.copy_(ours)
 
 
-def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+@torch.no_grad()
+def copy_named_weights(source: nn.Module, target: nn.Module) -> None:
+    """As copy_weights, for what the two have in common."""
+    ours = dict(all_weights(source))
+    for name, theirs in all_weights(target):
+        if name in ours:
+            theirs.copy_(ours[name])
+
+
+def shard(model: PackedModel, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    """Spread the model over the ranks. dtype: of matrix products."""
     # Gradients are summed in float32 whatever the compute dtype: in bfloat16 the sum over ranks would lose small ones.
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     offloads = spec.actor.fsdp.offload in {"parameters", "all"} and mesh.device_type == "cuda"
     offload = CPUOffloadPolicy() if offloads else OffloadPolicy()
-    layers = decoder_layers(policy.model)
+    layers = decoder_layers(model.model)
     if compiles(spec, mesh.device_type):
         compile_layers(layers)
     if mesh.size() == 1 and dtype is torch.float32 and not offloads:
-        policy.to(mesh.device_type)
+        model.to(mesh.device_type)
         return
     for layer in layers:
         fully_shard(
@@ -80,7 +90,7 @@ def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dt
             offload_policy=offload,
             reshard_after_forward=spec.actor.fsdp.reshard_after_forward,
         )
-    fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
+    fully_shard(model, mesh=mesh, mp_policy=precision, offload_policy=offload)
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
@@ -90,11 +100,11 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     return list(layers)
 
 
-def _train_without_noise(policy: Policy, *, trainable: bool) -> None:
+def train_without_noise(model: PackedModel, *, trainable: bool) -> None:
     """Gradient checkpointing acts in training mode only; jitter of routers, and dropout, must not act.
 
     The ratio of a token's probabilities before and after an update must be that of weights, not of random numbers.
     """
-    policy.eval()
-    for module in policy.modules():
+    model.eval()
+    for module in model.modules():
         module.training = trainable and isinstance(module, GradientCheckpointingLayer | PreTrainedModel)

@@ -25,7 +25,7 @@ from rljob_trainer.losses.positive import positive_nll
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.choosing import choose_tokens
 from rljob_trainer.rank.early_stop import exceeded
-from rljob_trainer.rank.forward import Policy, score, score_only
+from rljob_trainer.rank.forward import PackedModel, Policy, score, score_only
 from rljob_trainer.rank.models.role import M_co, ModelRole
 from rljob_trainer.rank.optimizer import ShardedAdamW
 from rljob_trainer.rank.packing import PackedBatch, on_device
@@ -39,10 +39,11 @@ class PassTerms:
     """What one pass adds to the sums; [T] each, of the tokens in the loss.
 
     kl: from the reference, if it acts in the loss. clipped: bool. drift: the KL estimate from the policy at the start
-    of the step. advantages, log_probs: as in the loss. The last four are None in a supervised step.
+    of the step. advantages, log_probs: as in the loss. The last four are None in a supervised step. The critic's passes
+    have clipped alone.
     """
 
-    entropies: Tensor
+    entropies: Tensor | None = None
     kl: Tensor | None = None
     clipped: Tensor | None = None
     drift: Tensor | None = None
@@ -145,7 +146,7 @@ class Trainee(Generic[M_co]):
 def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.device) -> None:
     """Set `name` (old_log_probs or reference_log_probs) of every sample of the shard."""
     passes = list(shard.micro_batches())
-    scored = [score_only(policy, _packed(policy, samples, device)) for samples in passes]
+    scored = [score_only(policy, packed(policy, samples, device)) for samples in passes]
     for samples, log_probs in zip(passes, scored, strict=True):  # then only: it waits for the device
         scatter(samples, name, log_probs)
 
@@ -157,7 +158,7 @@ def supervised_step(
     sums = RunningSums.on(trainee.device, norm_bound)
     for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
         for samples in shard.passes(minibatch):
-            batch = _packed(trainee.module, samples, trainee.device)
+            batch = packed(trainee.module, samples, trainee.device)
             log_probs, entropies = score(trainee.module, batch)
             loss = -log_probs.sum() / totals.tokens
             trainee.backward(loss)
@@ -224,7 +225,7 @@ def _policy_pass(
     algorithm, device = spec.algorithm, trainee.device
     log_probs, entropies = score(
         trainee.module,
-        _packed(trainee.module, samples, device),
+        packed(trainee.module, samples, device),
         entropy_gradient=algorithm.entropy_coefficient > 0,
     )
     if not samples:
@@ -232,7 +233,7 @@ def _policy_pass(
         return log_probs.detach()
     batch = _policy_batch(log_probs, samples)
     per_token, terms = _token_losses(batch, entropies, spec, kl_coefficient)
-    loss = (_weights(samples, totals, spec, device) * per_token).sum()
+    loss = (loss_weights(samples, totals, spec, device) * per_token).sum()
     if algorithm.positive_nll_coefficient > 0:
         loss = loss + algorithm.positive_nll_coefficient * positive_nll(log_probs, _positive(batch, samples), totals)
     trainee.backward(loss)
@@ -248,7 +249,7 @@ def _positive(batch: PolicyBatch, samples: Sequence[ShardSample]) -> Tensor:
     return on if batch.mask is None else on & batch.mask
 
 
-def _packed(policy: Policy, samples: Sequence[ShardSample], device: torch.device) -> PackedBatch:
+def packed(policy: PackedModel, samples: Sequence[ShardSample], device: torch.device) -> PackedBatch:
     return policy.pack([sample.trajectory for sample in samples], device)
 
 
@@ -266,7 +267,9 @@ def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample]) -> PolicyBa
     )
 
 
-def _weights(samples: Sequence[ShardSample], totals: BatchTotals, spec: ResolvedSpec, device: torch.device) -> Tensor:
+def loss_weights(
+    samples: Sequence[ShardSample], totals: BatchTotals, spec: ResolvedSpec, device: torch.device
+) -> Tensor:
     """What the loss of each token counts, [sum of R]."""
     mask = None if samples[0].mask is None else column(samples, "mask")
     lengths = torch.from_numpy(loss_tokens(samples))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rljob_api import ResolvedSpec
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import DataError, JobError, first_line
-from rljob_trainer.rank.model_source import FIELD
+from rljob_trainer.rank.model_source import CRITIC_FIELD, FIELD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -30,7 +30,7 @@ def max_model_len(spec: ResolvedSpec) -> int:
     return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
 
 
-def load_config(folder: Path, *, trust_remote_code: bool) -> "PreTrainedConfig":
+def load_config(folder: Path, *, trust_remote_code: bool, field: str = FIELD) -> "PreTrainedConfig":
     """Raises DataError for a folder that transformers cannot load."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -38,7 +38,7 @@ def load_config(folder: Path, *, trust_remote_code: bool) -> "PreTrainedConfig":
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (ValueError, OSError, KeyError, ImportError, TypeError, StrictDataclassError) as error:
-        raise DataError(f"transformers cannot load the model: {first_line(error)}", field=FIELD) from error
+        raise DataError(f"transformers cannot load the model: {first_line(error)}", field=field) from error
     return config
 
 
@@ -52,7 +52,7 @@ def check_supported(config: "PreTrainedConfig", spec: ResolvedSpec) -> None:
         raise JobError(f"models with {changed[0]} are not supported yet: choose another model", field=FIELD)
     if getattr(config, "quantization_config", None) is not None:
         raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
-    longest = getattr(config, "max_position_embeddings", None)
+    longest = _positions(config)
     if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:
         raise DataError(
             f"the model's context has {longest} tokens; lower data.maxPromptTokens or data.maxResponseTokens",
@@ -85,6 +85,28 @@ def _check_rope(rope: Mapping[str, Any], spec: ResolvedSpec) -> None:
             f" tokens would not agree: lower data.maxPromptTokens and data.maxResponseTokens to {original} together",
             field="spec.data.maxResponseTokens",
         )
+
+
+def check_critic(spec: ResolvedSpec, folder: Path, largest: int) -> None:
+    """largest: id of the policy's tokenizer. Raises DataError for a model that cannot be this policy's critic."""
+    config = load_config(folder, trust_remote_code=spec.model.trust_remote_code, field=CRITIC_FIELD)
+    longest, room = spec.data.max_prompt_tokens + spec.data.max_response_tokens, _positions(config)
+    rows = config.get_text_config().vocab_size
+    if largest >= rows:
+        raise DataError(
+            f"its embeddings have {rows} rows, and the policy's tokenizer has {largest + 1} ids: give a critic with the"
+            " policy's tokenizer",
+            field=CRITIC_FIELD,
+        )
+    if room is not None and room < longest:
+        raise DataError(
+            f"its context has {room} tokens, and a sample may have {longest}: give another critic", field=CRITIC_FIELD
+        )
+
+
+def _positions(config: "PreTrainedConfig") -> int | None:
+    found: int | None = getattr(config, "max_position_embeddings", None)
+    return found
 
 
 def check_token_ids(config: "PreTrainedConfig", largest: int) -> None:

@@ -21,7 +21,6 @@ class PolicyBatch:
     old_log_probs: under the policy at the start of the step; None if equal to the trained policy.
     engine_log_probs: from the engine that sampled the tokens.
     reference_log_probs: from the reference; None without one.
-    values: from the critic at the start of the step; None without one.
     mask: bool, the tokens that count; None: all. `token_weights` excludes the others.
     lengths: [n], int64, tokens of each trajectory; None: all tokens are of one. A micro-batch holds whole trajectories,
         so what a loss computes over a sequence does not depend on the split into micro-batches and ranks.
@@ -33,7 +32,6 @@ class PolicyBatch:
     old_log_probs: Tensor | None = None
     engine_log_probs: Tensor | None = None
     reference_log_probs: Tensor | None = None
-    values: Tensor | None = None
     mask: Tensor | None = None
     lengths: Tensor | None = None
     chosen: Tensor | None = None

@@ -48,14 +48,16 @@ class ModelRole(Generic[M_co]):
             self.optimizer.keep_settings()
 
 
-def adamw(module: nn.Module, spec: ResolvedSpec, device: torch.device) -> ShardedAdamW:
-    """The optimizer of spec.actor, fresh. device: of the rank."""
+def adamw(
+    module: nn.Module, spec: ResolvedSpec, device: torch.device, weight_decay: float | None = None
+) -> ShardedAdamW:
+    """The optimizer of spec.actor, fresh. device: of the rank. weight_decay: actor's by default."""
     actor = spec.actor
     return ShardedAdamW(
         module.parameters(),
         lr=actor.learning_rate,
         betas=(actor.beta1, actor.beta2),
-        weight_decay=actor.weight_decay,
+        weight_decay=actor.weight_decay if weight_decay is None else weight_decay,
         device=device,
         moments_on_host=actor.fsdp.offload in {"optimizer", "all"},
     )

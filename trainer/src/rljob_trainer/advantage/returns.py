@@ -1,0 +1,24 @@
+"""Rewards of tokens, and their discounted sums: all episodes at once, from last token to first."""
+
+import numpy as np
+
+from rljob_trainer.advantage.batch import AdvantageBatch, Doubles, Indexes
+
+
+def token_rewards(batch: AdvantageBatch) -> Doubles:
+    """[sum(lengths)]: minus each token's penalty, plus the outcome reward at an episode's last token."""
+    rewards = np.zeros(batch.tokens)
+    if batch.token_penalties is not None:
+        rewards -= batch.token_penalties
+    some = batch.lengths > 0  # an episode without tokens has no last token for its reward
+    rewards[np.cumsum(batch.lengths)[some] - 1] += batch.rewards[some]
+    return rewards
+
+
+def discounted(values: Doubles, lengths: Indexes, factor: float) -> Doubles:
+    """S_t = x_t + factor S_{t+1} within each episode, [sum(lengths)]. values: x, of the same shape."""
+    last, sums = np.cumsum(lengths) - 1, values.copy()
+    for distance in range(1, int(lengths.max(initial=0))):
+        token = last[lengths > distance] - distance
+        sums[token] += factor * sums[token + 1]
+    return sums

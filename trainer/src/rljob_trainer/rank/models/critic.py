@@ -1,0 +1,47 @@
+"""The critic: a copy of the policy as RL begins, or a model of its own, with a head of one value."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.compute.dtypes import compute_dtype
+from rljob_trainer.rank.critic_loading import critic_weights
+from rljob_trainer.rank.forward import Critic, Policy
+from rljob_trainer.rank.loading import empty_model
+from rljob_trainer.rank.models.role import ModelRole, adamw
+from rljob_trainer.rank.packable import rows_as
+from rljob_trainer.rank.recomputing import recompute
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_named_weights, shard, train_without_noise
+
+
+def critic_of(
+    policy: ModelRole[Policy], spec: ResolvedSpec, folder: Path, own: Path | None, mesh: DeviceMesh,
+    device: torch.device,
+) -> ModelRole[Critic]:  # fmt: skip
+    """The critic with its first weights and a fresh optimizer; collective.
+
+    folder: with the policy's configuration. own: with the model of spec.critic.model; None: copy the policy.
+    Raises DataError for a model that cannot be a critic.
+    """
+    assert spec.critic is not None
+    critic = Critic(empty_model(own or folder, spec.model))
+    train_without_noise(critic, trainable=True)
+    recompute(critic.model, spec.actor.recompute)
+    rows_as(critic, policy.module)
+    shard(critic, spec, mesh, COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)])
+    if own is None:
+        copy_named_weights(policy.module, critic)
+    else:
+        _load(critic, own, spec, mesh)
+    return ModelRole("critic", critic, critic, adamw(critic, spec, device, spec.critic.weight_decay))
+
+
+def _load(critic: Critic, folder: Path, spec: ResolvedSpec, mesh: DeviceMesh) -> None:
+    """Every rank calls this; only rank 0 ever holds the whole model."""
+    weights: dict[str, Any] = critic_weights(critic, folder, spec.model) if mesh.get_rank() == 0 else {}
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(critic, weights, options=options)
