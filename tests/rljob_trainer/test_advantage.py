@@ -28,6 +28,7 @@ def batch(
         np.array(lengths or [1] * len(rewards), np.int64),
         None if penalties is None else np.array(penalties, np.float32),
         gamma,
+        np.zeros(sum(lengths or [1] * len(rewards)), np.float32),
     )
 
 
@@ -40,6 +41,7 @@ def random_batch(seed: int, gamma: float = 1.0) -> AdvantageBatch:
         lengths,
         rng.normal(scale=0.1, size=lengths.sum()).astype(np.float32),
         gamma,
+        np.zeros(lengths.sum(), np.float32),
     )
 
 
@@ -169,8 +171,9 @@ def test_the_order_of_responses_does_not_matter(name: Advantage):
     starts = np.cumsum(given.lengths) - given.lengths
     tokens = np.concatenate([np.arange(starts[i], starts[i] + given.lengths[i]) for i in order])
     shuffled = AdvantageBatch(
-        given.rewards[order], given.groups[order], given.lengths[order], given.token_penalties[tokens]
-    )
+        given.rewards[order], given.groups[order], given.lengths[order], given.token_penalties[tokens],
+        values=given.values,
+    )  # fmt: skip
     np.testing.assert_allclose(ADVANTAGES[name](shuffled), ADVANTAGES[name](given)[tokens], atol=1e-6)
 
 

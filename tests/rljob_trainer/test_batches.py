@@ -66,6 +66,22 @@ def test_an_episode_s_advantages_go_to_all_of_its_trajectories(ranks: int, name)
     assert [len(each) for each in by_rank[0]] == [batch.loss_tokens[index] for index in batch.plans[0].samples]
 
 
+def test_a_critic_s_minibatches_are_the_actor_s_cut_or_joined():
+    """Of 1 prompt for the actor and 2 for the critic, and the other way round: the same passes in the same order."""
+    for ours, theirs in ((1, 2), (2, 1)):
+        actor = {"miniBatchSize": ours, "tokensPerMicroBatch": 8}
+        data = {"train": ["rows"], "promptsPerStep": 4, "maxPromptTokens": 4, "maxResponseTokens": 4}
+        critic = {"miniBatchSize": theirs}
+        settings = make_spec(2, actor=actor, data=data, algorithm={"preset": "ppo"}, critic=critic)
+        batch = batch_of_groups(GROUPS, settings)
+        assert [len(each) for each in (batch.totals, batch.critic_totals)] == [-(-3 // ours), -(-3 // theirs)]
+        assert sum(batch.totals, start=BatchTotals(0, 0)) == sum(batch.critic_totals, start=BatchTotals(0, 0))
+        for plan, other in zip(batch.plans, batch.critic_plans, strict=True):
+            assert plan.samples == other.samples
+            passes = [[each for minibatch in one.minibatches for each in minibatch] for one in (plan, other)]
+            assert passes[0] == passes[1]
+
+
 def test_supervised_rows_are_one_minibatch():
     rows = [supervised(np.arange(n, dtype=np.int32), [slice(1, 2), slice(3, n)]) for n in (4, 6)]
     batch = batch_of_rows(rows, spec())

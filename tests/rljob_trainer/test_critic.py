@@ -1,7 +1,5 @@
 """The critic on ranks: values, its optimizer steps, its part of checkpoints, and where its first weights come from."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClas
 
 from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.rank.results import LARGEST_NORM, CriticOrder
+from rljob_trainer.rank.supported import check_critic
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
@@ -221,7 +220,10 @@ def first_step(worker, folder, own, budget):
 
 def test_neither_ranks_nor_micro_batches_change_a_step(folder, classifier, two_ranks):
     values, sums, trained = alone(ppo(1), first_step, folder, classifier, 10_000)
-    for found in ([alone(ppo(1), first_step, folder, classifier, 20)], two_ranks.run(ppo(2), first_step, folder, classifier, 20)):
+    for found in (
+        [alone(ppo(1), first_step, folder, classifier, 20)],
+        two_ranks.run(ppo(2), first_step, folder, classifier, 20),
+    ):
         parts = [part for _, part, _ in found]
         assert sum(part.loss for part in parts) == pytest.approx(sums.loss, rel=1e-5)
         assert sum(part.tokens for part in parts) == sums.tokens
@@ -249,23 +251,26 @@ def own_model(worker, folder, own):
     return step(worker)[0], critic
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"num_labels": 2}, "has no linear head with one value"),
-        ({"num_hidden_layers": 3}, "its weights lack model.layers.2"),
-    ],
-)
-def test_what_cannot_be_a_critic_is_named(tmp_path, folder, change, problem):
-    config = replace_config(write_model(tmp_path), **change)
-    made = AutoModelForTokenClassification.from_config(config)
-    made.save_pretrained(tmp_path)
-    if "num_hidden_layers" in change:
-        AutoModelForTokenClassification.from_config(replace_config(tmp_path, num_hidden_layers=2)).save_pretrained(tmp_path)
-        replace_config(tmp_path, num_hidden_layers=3).save_pretrained(tmp_path)
-    with pytest.raises(DataError, match=rf"^spec\.critic\.model: .*{problem}"):
+def test_a_classifier_with_several_labels_is_refused(tmp_path, folder):
+    config = AutoConfig.from_pretrained(write_model(tmp_path), num_labels=2)
+    AutoModelForTokenClassification.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=r"^spec\.critic\.model: .* has no linear head with one value"):
         alone(ppo(), begin, folder, str(tmp_path))
 
 
-def replace_config(folder, **change):
-    return AutoConfig.from_pretrained(folder, **change)
+def test_weights_that_are_not_all_there_are_refused(tmp_path, folder):
+    write_model(tmp_path)
+    AutoConfig.from_pretrained(tmp_path, num_hidden_layers=3).save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=r"^spec\.critic\.model: its weights lack model\.layers\.2"):
+        alone(ppo(), begin, folder, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("largest", "longest", "problem"), [(97, 16, "embeddings have 97 rows"), (96, 900, "context has 128")]
+)
+def test_a_critic_must_read_what_the_policy_reads(tmp_path, largest, longest, problem):
+    spec = make_spec(
+        algorithm={"preset": "ppo"}, data={"train": ["r"], "maxPromptTokens": 32, "maxResponseTokens": longest}
+    )
+    with pytest.raises(DataError, match=rf"^spec\.critic\.model: its {problem}"):
+        check_critic(spec, Path(write_model(tmp_path)), largest)

@@ -27,7 +27,7 @@ def test_errors_are_added_up_backwards_with_gamma_and_lambda():
     1 - 1 = 0; 0 - 2 = -2. Their sums with 0.25: -0.375 + 0.25 x 0.25 = -0.3125; 0.25; 0; -2."""
     given = batch([0.5, 0.25, 1.0, 2.0])
     sums = np.array([-0.3125, 0.25, 0.0, -2.0])
-    np.testing.assert_allclose(value_targets(given, 0.5), sums + [0.5, 0.25, 1.0, 2.0], atol=1e-7)
+    np.testing.assert_allclose(value_targets(given, 0.5), sums + np.array([0.5, 0.25, 1.0, 2.0]), atol=1e-7)
     whitened = (sums - sums.mean()) / np.sqrt(sums.var() + 1e-8)
     np.testing.assert_allclose(ADVANTAGES["gae"](given), whitened, atol=1e-6)
 

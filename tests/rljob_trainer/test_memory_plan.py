@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, Qwen2Config
 
 from bench.models.architectures import config_of
+from rljob_trainer.memory.critic import critic_size
 from rljob_trainer.memory.gpus import gpu_bytes
 from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.measured import model_size
@@ -70,6 +72,15 @@ def test_a_model_that_looks_for_its_padding_is_measured():
     )
     size = model_size(small)
     assert (size.layers, size.hidden, size.kv) == (2, 64, 2 * 2 * 64 * 2)
+
+
+def test_a_critic_takes_as_much_as_a_policy_without_output_head(sizes):
+    spec = spec_of(algorithm={"preset": "ppo"})
+    size = sizes["1.5B"]
+    critic = critic_size(spec, size, Path())
+    with_critic, without = (phases(size, work_of(spec, each), H100) for each in (critic, None))
+    assert with_critic["rollout"]["critic"] == 12 * size.parameters
+    assert sum(with_critic["update"].values()) - sum(without["update"].values()) == 12 * size.parameters
 
 
 def test_latent_attention_caches_one_vector_for_all_heads():

@@ -41,14 +41,15 @@ class AdvantageBatch:
         if len(set(shapes)) != 1 or self.rewards.ndim != 1:
             raise ValueError(f"rewards, groups and lengths must be [N], not {shapes}")
         require_finite_rewards(self.rewards, self.groups)
-        self._check_tokens(self.token_penalties, "a KL penalty is not finite: the policy has diverged", "actor")
-        self._check_tokens(self.values, "a value is not finite: the critic has diverged", "critic")
+        self._check_tokens("token_penalties", "a KL penalty is not finite: the policy has diverged", "actor")
+        self._check_tokens("values", "a value is not finite: the critic has diverged", "critic")
 
-    def _check_tokens(self, numbers: Floats | None, problem: str, block: str) -> None:
+    def _check_tokens(self, name: str, problem: str, block: str) -> None:
+        numbers: Floats | None = getattr(self, name)
         if numbers is None:
             return
         if numbers.shape != (self.tokens,):
-            raise ValueError(f"penalties and values of tokens must be [{self.tokens}], not {numbers.shape}")
+            raise ValueError(f"{name} must be [{self.tokens}], not {numbers.shape}")
         if not np.isfinite(numbers).all():
             raise JobError(f"{problem}; lower the learning rate and resume", field=f"spec.{block}.learningRate")
 

@@ -40,6 +40,8 @@ def group_statistics(scores: Doubles, groups: Indexes) -> GroupStatistics:
 
 def whiten(values: Doubles) -> Doubles:
     """(x - mean) / sqrt(var + epsilon) over all of [T], with the population variance; exactly 0 if all are equal."""
+    if not values.size:
+        return values
     centered: Doubles = values - values.mean()
     whitened: Doubles = centered / np.sqrt((centered**2).mean() + WHITENING_EPSILON)
     return whitened

@@ -28,6 +28,7 @@ def plan(
     from rljob_api.validation import load_rljob, with_ranks
     from rljob_trainer.memory import plan as planned
     from rljob_trainer.memory.config import planned_config
+    from rljob_trainer.memory.critic import critic_size
     from rljob_trainer.memory.gpus import gpu_bytes
     from rljob_trainer.memory.measured import model_size
     from rljob_trainer.memory.table import rendered
@@ -41,7 +42,7 @@ def plan(
     spec = resolve(with_ranks(written, ranks, gpus=True) if ranks else written)
     config = planned_config(spec.model, file.resolve().parent)
     size = model_size(config, trust_remote_code=spec.model.trust_remote_code)
-    found = planned.plan(size, work_of(spec), nbytes)
+    found = planned.plan(size, work_of(spec, critic_size(spec, size, file.resolve().parent)), nbytes)
     typer.echo(json.dumps(found.as_json(), indent=2) if as_json else rendered(found, gpu, spec.ranks))
     if found.too_much:
         raise typer.Exit(ExitCode.JOB)

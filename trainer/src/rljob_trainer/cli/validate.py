@@ -111,9 +111,11 @@ def _planned(spec: "ResolvedSpec", base_dir: Path) -> "tuple[TooMuch, ...]":
         here = large or config_folder(spec.model, base_dir) is not None
         if spec.cluster.gpus_per_node == 0 or spec.model.trust_remote_code or not here:
             return ()
+        from rljob_trainer.memory.critic import critic_size
         from rljob_trainer.memory.measured import model_size
 
-        return plan.plan(model_size(planned_config(spec.model, base_dir)), work_of(spec), gpu_bytes(DEFAULT)).too_much
+        size = model_size(planned_config(spec.model, base_dir))
+        return plan.plan(size, work_of(spec, critic_size(spec, size, base_dir)), gpu_bytes(DEFAULT)).too_much
     except RLJobError:  # a folder that is missing here may exist in the cluster
         return ()
 

@@ -15,8 +15,8 @@ from rljob_trainer.engines.registry import ENGINES, argument_errors
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
-from rljob_trainer.rank.model_source import local_model
-from rljob_trainer.rank.supported import check_supported, check_token_ids, largest_saved_id, load_config
+from rljob_trainer.rank.model_source import local_critic, local_model
+from rljob_trainer.rank.supported import check_critic, check_supported, check_token_ids, largest_saved_id, load_config
 from rljob_trainer.rewards.check import check_code
 
 
@@ -29,6 +29,7 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
     for error in argument_errors(spec.rollout.engine, spec.rollout.engine_arguments, supervised=spec.supervised_only):
         raise error
     _check_model(spec, base_dir)
+    _check_critic(spec, base_dir)
     _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):
         check_code(function, base_dir, f"spec.rewards.functions[{index}]")
@@ -43,6 +44,15 @@ def _check_model(spec: ResolvedSpec, base_dir: Path) -> None:
     if config is not None:
         check_supported(config, spec)
         check_token_ids(config, largest_saved_id(folder))
+
+
+def _check_critic(spec: ResolvedSpec, base_dir: Path) -> None:
+    """What of its own model can be known here; the driver compares it with the tokenizer."""
+    path = spec.critic.model if spec.critic is not None else None
+    folder = local_critic(path, base_dir) if path is not None else None
+    if folder is not None and not spec.model.trust_remote_code:
+        import_transformers()
+        check_critic(spec, folder, -1)
 
 
 def _check_temporary_folder() -> None:

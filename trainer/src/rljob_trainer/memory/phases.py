@@ -58,11 +58,18 @@ def _kept(size: ModelSize, work: Work) -> Parts:
         "optimizer": 0 if work.host_optimizer else 8 * size.parameters // work.shards,
         "reference": 2 * size.parameters // work.shards if work.reference and not work.host_weights else 0,
     }
+    if work.critic is not None:
+        each = (0 if work.host_weights else 4) + (0 if work.host_optimizer else 8)
+        parts["critic"] = each * work.critic.parameters // work.shards
     return {name: nbytes for name, nbytes in parts.items() if nbytes}
 
 
 def _moments(size: ModelSize, work: Work) -> list[Parts]:
-    """Of an update, besides what a rank keeps."""
+    """Of an update, besides what a rank keeps. The critic's update follows the policy's, whose gradients are gone."""
+    return [*_own_moments(size, work), *(_own_moments(work.critic, work) if work.critic is not None else [])]
+
+
+def _own_moments(size: ModelSize, work: Work) -> list[Parts]:
     gradients = 0 if work.host_weights else 4 * size.parameters // work.shards
     earlier = gradients if work.accumulates else 0
     blocks = 2 * (min(3, size.layers) if work.reshard else size.layers) * size.layer

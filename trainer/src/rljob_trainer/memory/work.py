@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.memory.model import ModelSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Work:
     reshard: layers are gathered again in the backward pass.
     host_weights, host_optimizer: they are in host memory between uses.
     reference: the ranks hold a frozen copy in bfloat16.
+    critic: size of the critic, which the ranks train besides; None without one.
     bucket: bytes of one bucket of the sync.
     engine: the job has engines. share: of the GPU, for an engine while it generates.
     tensor_parallel: GPUs of one engine. sequences: that an engine generates at once. eager: no CUDA graphs.
@@ -38,9 +40,11 @@ class Work:
     tensor_parallel: int
     sequences: int
     eager: bool
+    critic: ModelSize | None = None
 
 
-def work_of(spec: ResolvedSpec) -> Work:
+def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
+    """critic: memory.critic's size."""
     actor, data, rollout = spec.actor, spec.data, spec.rollout
     longest = data.max_prompt_tokens + data.max_response_tokens
     samples = data.prompts_per_step if spec.supervised_only else actor.mini_batch_size * rollout.samples_per_prompt
@@ -63,4 +67,5 @@ def work_of(spec: ResolvedSpec) -> Work:
         tensor_parallel=rollout.tensor_parallel_size,
         sequences=rollout.max_num_seqs,
         eager=rollout.enforce_eager,
+        critic=critic,
     )

@@ -1,0 +1,25 @@
+"""The size of the critic for a plan."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.errors import DataError
+from rljob_trainer.memory.config import planned_config
+from rljob_trainer.memory.measured import model_size
+from rljob_trainer.memory.model import ModelSize
+from rljob_trainer.rank.model_source import CRITIC_FIELD
+
+
+def critic_size(spec: ResolvedSpec, policy: ModelSize, base_dir: Path) -> ModelSize | None:
+    """Of its own model, or the policy's, with a head of one row; None without a critic. Raises DataError."""
+    if spec.critic is None:
+        return None
+    if spec.critic.model is None:
+        return replace(policy, vocabulary=1)
+    model = spec.model.model_copy(update={"path": spec.critic.model, "from_scratch": None, "revision": None})
+    try:
+        config = planned_config(model, base_dir)
+    except DataError as error:
+        raise DataError(error.message, field=CRITIC_FIELD) from error
+    return replace(model_size(config, trust_remote_code=model.trust_remote_code), vocabulary=1)
