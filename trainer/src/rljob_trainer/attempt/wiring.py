@@ -240,6 +240,7 @@ class Wiring:
             device=self._device,
             max_num_seqs=rollout.max_num_seqs,
             tensor_parallel_size=rollout.tensor_parallel_size,
+            engines_per_gpu=rollout.engines_per_gpu,
             gpu_memory_utilization=rollout.gpu_memory_utilization,
             enforce_eager=rollout.enforce_eager,
             seed=rollout.seed,

@@ -57,7 +57,7 @@ def start(settings: EngineSettings) -> Any:
         "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.max_num_seqs,
         "tensor_parallel_size": settings.tensor_parallel_size,
-        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "gpu_memory_utilization": settings.gpu_memory_utilization / settings.engines_per_gpu,
         "block_size": CPU_BLOCK if cpu else None,
         "kv_cache_memory_bytes": _cpu_kv_cache_bytes(settings) if cpu else None,
         "attention_backend": _cpu_attention(settings) if cpu else None,
