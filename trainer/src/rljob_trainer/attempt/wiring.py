@@ -227,6 +227,7 @@ class Wiring:
             fingerprint=self._rollout_fingerprint,
             seed=self._spec.rollout.seed,
             deterministic=self._spec.rollout.deterministic,
+            engine_runs=self._spec.rollout.max_num_seqs,
             trust_remote_code=self._spec.model.trust_remote_code,
         )
 
