@@ -46,6 +46,7 @@ class SampledLogProbs:
 
     cumulative_logprob = None
     prompt_logprobs = None
+    prompt_token_id_logprobs = None
 
     def __init__(self) -> None:
         self.logprobs: list[float] = []
