@@ -1,5 +1,7 @@
 """The critic on ranks: values, its optimizer steps, its part of checkpoints, and where its first weights come from."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch

@@ -8,6 +8,7 @@ import numpy as np
 
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.spread import added, reported
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import Updated, Usage
 from rljob_trainer.rollouts.weight_sync import Synced
@@ -127,7 +128,10 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: b
         }
     else:  # only the critic learned
         metrics = {names.ACTOR_UPDATES: 0.0, **usage_metrics([part.usage for part in parts])}
-    metrics[names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE] = importance.effective_sample_size
+    metrics |= {
+        names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.effective_sample_size,
+        **reported(added([part.correction for part in parts])),
+    }
     if importance.mean_difference is not None and importance.max_difference is not None:
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MEAN] = importance.mean_difference
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MAX] = importance.max_difference

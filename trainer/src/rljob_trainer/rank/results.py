@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.spread import Spreads
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.types import Floats
@@ -95,12 +96,14 @@ class Usage:
 class Updated:
     """A rank's sums over the step, and engine against trainer on its samples (nothing in a supervised step).
 
+    correction: the metrics `rollout_corr/*`.
     critic: the critic's sums; None without one. Its entropy, KL, drift and covariance are 0.
     """
 
     sums: StepSums
     importance: ImportanceSums = field(default_factory=ImportanceSums)
     usage: Usage = field(default_factory=Usage)
+    correction: Spreads = field(default_factory=dict)
     critic: StepSums | None = None
 
     @property
