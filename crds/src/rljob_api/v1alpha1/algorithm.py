@@ -251,7 +251,6 @@ class Algorithm(ApiModel):
     )
     lambda_: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,
-        alias="lambda",
         description=(
             "How far gae looks: 1 takes all later rewards, 0 the next reward and value (verl's lam). Lower values have"
             " less variance, and more of the critic's errors."

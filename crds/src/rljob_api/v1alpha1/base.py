@@ -64,7 +64,7 @@ class ApiModel(BaseModel):
     """An object of the API: camelCase in files, snake_case in Python, unknown fields rejected."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
+        alias_generator=lambda name: to_camel(name.rstrip("_")),  # lambda_ is a word of Python
         populate_by_name=True,
         extra="forbid",
         validate_default=True,

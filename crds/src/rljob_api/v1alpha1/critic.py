@@ -57,7 +57,6 @@ class Critic(ApiModel):
     )
     lambda_: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,
-        alias="lambda",
         description=(
             "Lambda of the returns that the critic learns (VAPO's decoupled GAE; 1 there); the default is"
             " algorithm.lambda."
