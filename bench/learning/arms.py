@@ -27,6 +27,7 @@ class Task:
     do; None for a task without such arms. held_with: what else is set there. Addition's steps are smaller there, and
     its warm-up is longer: after 10 steps of it Adam's estimates are of too few gradients, and shuffled rewards swung a
     validation by 0.19.
+    pretrained: what `rljob model fetch` calls the model in the folder `model` beside the example.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Task:
     held: float | None = None
     held_with: tuple[str, ...] = ()
     of: Literal["level", "gain", "factor"] = "level"
+    pretrained: str | None = None
 
     @property
     def example(self) -> Path:
@@ -83,7 +85,7 @@ TASKS: Final = (
         held_with=("actor.learningRate=0.00004", "actor.lrWarmupSteps=100", "training.steps=500"),
     ),
     Task("countdown", 0.3, held=0.2, of="gain"),
-    Task("smollm2", 2.0, of="factor"),
+    Task("smollm2", 2.0, of="factor", pretrained="smollm2-135m"),
 )
 REVERSE_TEXT, ADDITION, COUNTDOWN, SMOLLM2 = TASKS
 
