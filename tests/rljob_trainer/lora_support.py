@@ -22,7 +22,7 @@ def lora_spec(ranks: int = 1, lora: dict[str, Any] | None = None, **blocks: Any)
 def peft_model(folder: str, **changes: Any) -> PeftModel:
     """peft's model of LORA over the model in `folder`, in float32, with random matrices."""
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    settings = {"r": 4, "lora_alpha": 10, "target_modules": TARGETS, "task_type": "CAUSAL_LM"} | changes
+    settings: dict[str, Any] = {"r": 4, "lora_alpha": 10, "target_modules": TARGETS, "task_type": "CAUSAL_LM"} | changes
     made = get_peft_model(base, LoraConfig(**settings)).eval()
     draw = torch.Generator().manual_seed(7)
     with torch.no_grad():

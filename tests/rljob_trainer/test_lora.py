@@ -183,8 +183,8 @@ def test_a_checkpoint_holds_the_adapter_alone_and_continues_on_any_number_of_ran
     assert all(map(is_adapter, keys["policy"]))
     assert len(keys["reference"]) == len(later)
     for readers in (1, 2):
-        exact = {"rtol": 0, "atol": 0 if readers == writers else 1e-6}
-        torch.testing.assert_close(run(readers, restore_train), later, **exact)
+        gap = 0 if readers == writers else 1e-6
+        torch.testing.assert_close(run(readers, restore_train), later, rtol=0, atol=gap)
 
 
 def reference_scores(worker, folder):
@@ -230,10 +230,7 @@ def sent(worker, folder, whole_model):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_merged_weights_are_those_that_peft_merges(folder, adapter, two_ranks, ranks):
     spec = with_adapter(lora_spec(ranks, lora={"path": str(adapter), "merge": True}), adapter)
-    if ranks == 1:
-        ours = alone(spec, sent, folder, False)
-    else:
-        ours = two_ranks.run(spec, sent, folder, False)[0]
+    ours = alone(spec, sent, folder, False) if ranks == 1 else two_ranks.run(spec, sent, folder, False)[0]
     theirs = dict(peft_model(folder).merge_and_unload().named_parameters())
     assert largest_difference(ours, theirs) < 1e-6
 

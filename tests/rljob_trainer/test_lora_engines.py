@@ -140,7 +140,8 @@ def test_kept_samples_go_on_with_the_new_adapter(engine, base):
 
 
 @pytest.mark.parametrize(
-    ("lacking", "named"), [("lora_", r"lora_A\.weight"), ("layers.1.mlp.up_proj.lora_B", r"mlp\.up_proj"), ("", "embed")]
+    ("lacking", "named"),
+    [("lora_", r"lora_A\.weight"), ("layers.1.mlp.up_proj.lora_B", r"mlp\.up_proj"), ("", "embed")],
 )
 def test_an_update_that_lacks_a_part_is_refused(engine, base, model_dir, kind, lacking, named):
     """The whole adapter, one matrix, and the model of an engine that never had it."""
@@ -161,14 +162,14 @@ def test_the_probe_catches_an_engine_that_runs_without_the_adapter(engine, base,
     prompts = probe_prompts(VOCAB, 24)
 
     def probe():
-        answers = answer(engine, requests(prompts, Sampling(2)))
-        answers = [answers[str(i), 0] for i in range(len(prompts))]
-        ours, plain = ([forward_log_probs(m, p, a.token_ids) for p, a in zip(prompts, answers)] for m in (policy, base))
+        found = answer(engine, requests(prompts, Sampling(2)))
+        answers = [found[str(i), 0] for i in range(len(prompts))]
+        pairs = list(zip(prompts, (each.token_ids for each in answers), strict=True))
+        ours, plain = ([forward_log_probs(model, *pair) for pair in pairs] for model in (policy, base))
         return compare(answers, ours, version=1, tolerance=tolerance, base_log_probs=plain)
 
     send(engine, tensors)
-    moved = probe().moved
-    assert moved is not None and moved > 0
+    assert (probe().moved or 0) > 0
     send(engine, {name: torch.zeros_like(each) for name, each in tensors.items()})
     with pytest.raises(WeightSyncError, match="without its adapter"):
         probe()

@@ -1,16 +1,12 @@
 """Runs that train an adapter, as a person starts them."""
 
-import json
-import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from e2e.chaos.weights import differing
 from rljob_api import resolve
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_trainer.attempt.model_folder import prepare_model_folder

@@ -13,6 +13,7 @@ from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.parallel import sync_groups
 from rljob_trainer.rank.results import ProbeScores, Updated
 from rljob_trainer.rollouts.engine_client import EngineClient
+from rljob_trainer.types import Floats
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
     REMEDY,
@@ -99,7 +100,7 @@ class WeightSync:
     ) -> list[ProbeResult]:
         """answers: of each engine to the probe. ours: the trainer's scores of them."""
         results = []
-        bases = ours.base or [None] * len(engines)
+        bases: Sequence[list[Floats] | None] = ours.base or [None] * len(engines)
         for engine, answer, expected, base in zip(engines, answers, ours.policy, bases, strict=True):
             try:
                 results.append(
