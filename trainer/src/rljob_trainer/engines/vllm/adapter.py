@@ -46,7 +46,7 @@ def put(runner: Any, lora: ResolvedLora, tensors: Mapping[str, Tensor]) -> None:
 
     manager, model = runner.lora_manager._adapter_manager, runner.get_model()  # noqa: SLF001  vLLM has no public way
     mapper = getattr(model, "hf_to_vllm_mapper", None)
-    helper = PEFTHelper(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules or ()))  # type: ignore[arg-type]
+    helper = PEFTHelper(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules or ()))
     adapter = LoRAModel.from_lora_tensors(
         ADAPTER_ID, dict(tensors), helper, device=str(manager.device), dtype=manager.lora_config.lora_dtype,
         weights_mapper=mapper.get_rename_mapper() if mapper is not None else None,
@@ -77,4 +77,4 @@ def keep_asleep() -> None:
         finally:
             allocator.pointer_to_data.update(kept)
 
-    allocator.sleep = sleep_but_for_weights  # type: ignore[method-assign]
+    allocator.sleep = sleep_but_for_weights
