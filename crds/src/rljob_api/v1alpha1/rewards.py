@@ -18,7 +18,8 @@ from rljob_api.v1alpha1.base import (
 from rljob_api.v1alpha1.reward_models import RewardModel
 
 Builtin = Literal[
-    "exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity", "countdown", "code_tests"
+    "exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity", "countdown", "code_tests",
+    "reasoning_gym",
 ]  # fmt: skip
 
 

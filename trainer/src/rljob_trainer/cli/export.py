@@ -39,7 +39,7 @@ def export(
 
     disable_progress_bar()
     ref = choose_checkpoint(run, step)
-    _clean_up_at_ctrl_c()
+    clean_up_at_ctrl_c()
     chosen = dtype or (ExportDtype.float32 if adapter else ExportDtype.bfloat16)
     if adapter:
         size = export_adapter(ref, target, chosen.value)
@@ -49,7 +49,7 @@ def export(
     typer.echo(f"{target}: the {what} of step {ref.manifest.step}, {size / 1e6:.1f} MB in {chosen.value}")
 
 
-def _clean_up_at_ctrl_c() -> None:
+def clean_up_at_ctrl_c() -> None:
     """Turn Ctrl-C into SystemExit, so that a partial model is deleted."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, lambda number, _: sys.exit(128 + number))
