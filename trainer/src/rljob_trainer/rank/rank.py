@@ -43,7 +43,7 @@ from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.rendezvous import join_store, open_store
 from rljob_trainer.rank.results import LARGEST_NORM, ProbeScores, RankInfo, Rendezvous, Sent, Updated
-from rljob_trainer.rank.sending import send, sent_tensors
+from rljob_trainer.rank.sending import bucket_bytes, send, sent_tensors
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
 from rljob_trainer.rank.sharding import COMPUTE_DTYPES
@@ -240,8 +240,10 @@ class Rank(RankCalls):
     ) -> Sent:  # fmt: skip
         give_back(self.device)  # the first call below wakes the engines
         dtype = compute_dtype(self.spec, self.device.type)
-        sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
-        tensors = sent_tensors(self.policy.module.model, self.spec, whole, self.device, COMPUTE_DTYPES[dtype])
+        network = self.policy.module.model
+        size = bucket_bytes(network, self.spec, whole, COMPUTE_DTYPES[dtype])
+        sender = WeightSender(self.device.type, dtype, size, self.sync_group)
+        tensors = sent_tensors(network, self.spec, whole, self.device, COMPUTE_DTYPES[dtype])
         return send(sender, tensors, self.sync_group, engines, version, prompts, max_tokens, deadline)
 
     @in_phase("update")

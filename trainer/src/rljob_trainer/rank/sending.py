@@ -15,7 +15,7 @@ from rljob_trainer.lora.files import PREFIX, is_adapter
 from rljob_trainer.lora.layers import LoraLinear, adapted_layers, merged
 from rljob_trainer.rank.results import Sent
 from rljob_trainer.types import Ids
-from rljob_trainer.weights.bucket import BucketDescriptor
+from rljob_trainer.weights.bucket import BucketDescriptor, aligned
 from rljob_trainer.weights.saved_names import all_weights, as_saved
 from rljob_trainer.weights.sender import WeightSender
 from rljob_trainer.workers.waiting import wait_for_engines
@@ -79,6 +79,19 @@ def _weights(
 
 
 def _gathered(weight: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
-    """Cast first: half the bytes cross between ranks."""
-    tensor = weight.detach().to(device, dtype)
+    """Cast first: half the bytes cross between ranks. A rank alone has the whole tensor, which takes no collective."""
+    tensor = weight.detach()
+    if isinstance(tensor, DTensor) and tensor.device_mesh.size() == 1:
+        return tensor.to_local().to(device, dtype)
+    tensor = tensor.to(device, dtype)
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def bucket_bytes(network: nn.Module, spec: ResolvedSpec, whole: bool, dtype: torch.dtype) -> int:
+    """Of the buckets of one sync: those of an adapter alone need no more memory than it."""
+    most = spec.rollout.weight_sync.bucket_mib << 20
+    lora = spec.model.lora
+    if whole or lora is None or lora.merge:
+        return most
+    sizes = (aligned(each.numel() * dtype.itemsize) for name, each in network.named_parameters() if is_adapter(name))
+    return min(most, sum(sizes))
