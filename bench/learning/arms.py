@@ -100,6 +100,10 @@ SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
 ADVANTAGES_SEEDS: Final = {name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name != "grpo"}
 """TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 
+LORA: Final = ("model.lora.rank=32", "actor.learningRate=0.0001")
+"""Ten times the learning rate of full fine-tuning, after Schulman et al. 2025,
+https://thinkingmachines.ai/blog/lora."""
+
 _SHUFFLED: Final = str(Path(__file__).parent / "shuffled.py")
 
 
@@ -128,6 +132,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     made = [Arm(task, "grpo", "main", seeds=COMPARED_SEEDS if task is REVERSE_TEXT else SEEDS) for task in TASKS]
     made.append(Arm(REVERSE_TEXT, "vllm", "engine", ("rollout.engine=vllm",)))
     made.append(Arm(REVERSE_TEXT, "TRL", "trl", seeds=COMPARED_SEEDS, trainer="trl"))
+    made.append(Arm(SMOLLM2, "LoRA", "engine", LORA))
     made.append(Arm(SMOLLM2, "TRL", "trl", trainer="trl"))
     for task in TASKS:
         made.append(Arm(task, UNCHANGED, "control", ("actor.learningRate=0",)))
