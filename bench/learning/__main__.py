@@ -34,7 +34,8 @@ def main() -> None:
     file = options.output / "learning.jsonl"
     with alone_with(file):
         work = _chosen(options, file, commits)
-        _fetch_models(work)
+        if options.limit_minutes:  # else only the page is written
+            _fetch_models(work)
         print(f"{len(work)} runs to do, {options.parallel} at a time", flush=True)
         with interrupts() as stop:
             failures = Campaign(options, commits, stop).run(work)
