@@ -1,5 +1,7 @@
 """How ranks share the work: dimensions, their meshes, and the same gradient whichever of them executes."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from rljob_trainer.errors import JobError
@@ -7,11 +9,13 @@ from rljob_trainer.rank.parallel import ParallelDims
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
+    Ranks,
     alone,
     largest_difference,
     plans_of,
     random_trajectories,
     record_gradients,
+    whole,
     write_model,
 )
 
@@ -46,6 +50,47 @@ def test_replicas_and_shards_have_the_gradient_of_one_rank(tmp_path, two_ranks, 
     for ours, mesh in results:
         assert mesh == ({"replicate": 2, "shard": 1} if dims.replicate > 1 else {"shard": 2})
         assert largest_difference(ours, expected) < 2e-5
+
+
+@pytest.fixture(scope="module")
+def four_ranks() -> Iterator[Ranks]:
+    with Ranks(4) as ranks:
+        yield ranks
+
+
+def test_two_replicas_of_two_shards_train_and_save_as_one_rank_does(tmp_path, four_ranks):
+    """Gradient, weights after AdamW, checkpoint; and a rank alone restores what four wrote."""
+    folder, directories = write_model(tmp_path, "tied"), [tmp_path / "one", tmp_path / "four"]
+    dims = ParallelDims.over(4, replicate=2)
+    expected = alone(make_spec(1), train_and_save, folder, directories[0])
+    results = four_ranks.run(make_spec(4), train_and_save, folder, directories[1], parallel=dims)
+    for gradient, weights, shape in results:
+        assert shape == (2, 2)
+        assert largest_difference(gradient, expected[0]) < 2e-5
+        assert largest_difference(weights, expected[1]) < 2e-5
+    restored = alone(make_spec(1), restored_weights, folder, directories[1])
+    assert largest_difference(results[0][1], restored) == 0
+    assert sum(path.stat().st_size for path in directories[1].glob("*.distcp")) < 1.6 * sum(
+        path.stat().st_size for path in directories[0].glob("*.distcp")
+    ), "each shard is written once"
+
+
+def restored_weights(worker, folder, directory):
+    worker.load(folder)
+    worker.begin_stage("sft")
+    worker.restore(str(directory))
+    return all_whole(worker)
+
+
+def train_and_save(worker, folder, directory):
+    gradient, _ = gradient_and_mesh(worker, folder)
+    worker.begin_save(str(directory))
+    worker.finish_save()
+    return gradient, all_whole(worker), tuple(worker.mesh.shape)
+
+
+def all_whole(worker):
+    return {name: whole(parameter) for name, parameter in worker.policy.module.named_parameters()}
 
 
 def gradient_and_mesh(worker, folder):

@@ -140,6 +140,16 @@ class RLJobSpec(ApiModel):
             "actor.tokensPerMicroBatch",
         ),
         Rule(
+            f"({_RANKS}) % self.actor.fsdp.replicas == 0",
+            "actor.fsdp.replicas must divide cluster.nodes x cluster.ranksPerNode, the number of ranks: lower it",
+            "actor.fsdp.replicas",
+        ),
+        Rule(
+            f"!has(self.cluster.minNodes) || ({_LEAST_RANKS}) % self.actor.fsdp.replicas == 0",
+            "actor.fsdp.replicas must divide cluster.minNodes x cluster.ranksPerNode: raise cluster.minNodes",
+            "cluster.minNodes",
+        ),
+        Rule(
             f"({_RANKS}) % self.rollout.tensorParallelSize == 0",
             "rollout.tensorParallelSize must divide cluster.nodes x cluster.ranksPerNode, the number of ranks: lower"
             " it",

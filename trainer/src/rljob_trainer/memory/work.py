@@ -46,7 +46,7 @@ def work_of(spec: ResolvedSpec) -> Work:
     samples = data.prompts_per_step if spec.supervised_only else actor.mini_batch_size * rollout.samples_per_prompt
     each = -(-samples // spec.ranks) * longest  # tokens of a rank in a minibatch, at most
     return Work(
-        shards=spec.ranks,
+        shards=spec.ranks // actor.fsdp.replicas,
         tokens=min(actor.tokens_per_micro_batch, each),
         longest=longest,
         accumulates=each > actor.tokens_per_micro_batch,
