@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rljob_trainer.errors import JobError
-from rljob_trainer.rank.parallel import ParallelDims
+from rljob_trainer.rank.parallel import ParallelDims, engine_count, ranks_of_engine
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
@@ -39,6 +39,13 @@ def test_a_dimension_that_is_not_executed_is_refused_by_name(name: str):
         ParallelDims(**{name: 2})
     with pytest.raises(JobError, match=rf"^spec\.actor\.parallel\.{name}: {name} is 0"):
         ParallelDims(**{name: 0})
+
+
+def test_engines_of_one_gpu_have_places_side_by_side():
+    two = make_spec(2, rollout={"enginesPerGpu": 2})
+    assert [list(ranks_of_engine(two, place)) for place in range(engine_count(two))] == [[0], [0], [1], [1]]
+    wide = make_spec(4, rollout={"engine": "vllm", "tensorParallelSize": 2})
+    assert [list(ranks_of_engine(wide, place)) for place in range(engine_count(wide))] == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("dims", [ParallelDims(replicate=2), ParallelDims(shard=2)])
