@@ -33,14 +33,11 @@ def launches() -> dict[str, list[str]]:
 LAUNCHES = launches()
 
 _NO_CRITIC = ("spec.algorithm.advantage",)
-_LORA = "actor_rollout_ref.model.lora_"
 LEFT: Mapping[str, tuple[str, ...]] = {
     "ppo_trainer/run_deepseek7b_llm": _NO_CRITIC,
     "ppo_trainer/run_gemma": _NO_CRITIC,
     "ppo_trainer/run_qwen2-7b_rm": (*_NO_CRITIC, "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"),
     "remax_trainer/run_qwen2.5-3b_seq_balance": _NO_CRITIC,
-    "grpo_trainer/run_qwen2_5-3b_gsm8k_grpo_lora": (f"{_LORA}rank",),
-    "grpo_trainer/run_qwen2_5-3b_gsm8k_grpo_lora_from_adapter": (f"{_LORA}adapter_path",),
     "grpo_trainer/run_qwen2_5_vl-7b": ("data.image_key",),
     "grpo_trainer/run_qwen2-7b_math_megatron": tuple(
         f"actor_rollout_ref.{role}.megatron.{kind}_model_parallel_size"
@@ -52,10 +49,6 @@ LEFT: Mapping[str, tuple[str, ...]] = {
         "actor_rollout_ref.model.override_config.max_position_embeddings",
     ),
     "gspo_trainer/test_gspo_3b_math": ("trainer.experiment_name",),
-    "rollout_correction/run_with_rollout_corr": (
-        "algorithm.rollout_correction.bypass_mode",
-        "algorithm.rollout_correction.rollout_is",
-    ),
     "sglang_multiturn/run_qwen2.5-3b_gsm8k_multiturn": (
         "actor_rollout_ref.rollout.name",
         "actor_rollout_ref.rollout.over_sample_rate",
@@ -68,7 +61,6 @@ LEFT: Mapping[str, tuple[str, ...]] = {
         "data.custom_cls.path",
     ),
     "tuning/0.5b/qwen2-0.5b_grpo-lora_1_h100_fsdp_vllm": (
-        f"{_LORA}rank",
         "trainer.experiment_name",
         "trainer.project_name",
     ),
@@ -213,6 +205,20 @@ def test_groups_that_only_hydra_reads_are_listed(tmp_path: Path) -> None:
     file = tmp_path / "ppo_trainer.yaml"
     file.write_text("defaults: [{data: legacy}, _self_]\ndata: {train_files: a.parquet}\n")
     assert "hydra-core" in conversion_of(str(file), []).left["defaults"]
+
+
+def test_an_adapter_and_a_correction_of_rollouts_become_their_fields() -> None:
+    first, *others = LAUNCHES["rollout_correction/run_with_rollout_corr"]
+    found = spec(conversion_of(first, [*others, "actor_rollout_ref.model.lora_rank=8"]))
+    assert found["algorithm"]["loss"] == "gpg"
+    assert found["algorithm"]["rolloutCorrection"] == {
+        "bypassMode": True,
+        "lossType": "reinforce",
+        "rolloutIs": "sequence",
+        "rolloutIsThreshold": "2",
+        "rolloutIsBatchNormalize": True,
+    }
+    assert found["model"]["lora"] == {"rank": 8, "alpha": 16}
 
 
 def test_names_of_another_version_of_verl_are_known() -> None:

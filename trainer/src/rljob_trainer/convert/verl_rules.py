@@ -335,20 +335,47 @@ def critic(c: Conversion) -> None:
 
 
 def adapter(c: Conversion) -> None:
-    rank = c.number(f"{_MODEL}.lora_rank", 0)
-    for key in ("lora_alpha", "target_modules", "lora_adapter_path"):
-        c.get(f"{_MODEL}.{key}")
-    for key in ("lora_rank", "lora_adapter_path"):
-        if rank or key == "lora_adapter_path":
-            c.leave(f"{_MODEL}.{key}", "all weights train: lower actor.learningRate to a tenth")
+    rank, path = c.number(f"{_MODEL}.lora_rank", 0), c.get(f"{_MODEL}.lora_adapter_path")
+    alpha, modules = c.number(f"{_MODEL}.lora_alpha", 16), c.get(f"{_MODEL}.target_modules", "all-linear")
+    if path:
+        c.put("model.lora.path", path, "the adapter says rank, alpha and modules")
+    elif rank:
+        c.put("model.lora.rank", rank)
+        c.put("model.lora.alpha", alpha)
+        if modules != "all-linear":
+            c.put("model.lora.targetModules", modules if isinstance(modules, list) else [modules])
 
 
 def correction(c: Conversion) -> None:
-    prefix = "algorithm.rollout_correction"
-    given = c.below(prefix)
-    for name in ("rollout_is", "rollout_rs", "bypass_mode"):
-        if given.get(name):
-            c.leave(f"{prefix}.{name}", "rollouts are not corrected")
+    """verl's bounds are numbers or "low_high"; RLJob's are text. The last three settings may be lists with commas."""
+    prefix, field = "algorithm.rollout_correction", "algorithm.rolloutCorrection"
+    weighting, bypass = c.get(f"{prefix}.rollout_is"), c.get(f"{prefix}.bypass_mode", default=False)
+    bound = c.get(f"{prefix}.rollout_is_threshold", 2.0)
+    normalize = c.get(f"{prefix}.rollout_is_batch_normalize", default=False)
+    rejecting = _listed(c.get(f"{prefix}.rollout_rs", ""))
+    bounds = _listed(c.get(f"{prefix}.rollout_rs_threshold", ""))
+    kind = c.get(f"{prefix}.loss_type", "ppo_clip")
+    if bypass:
+        c.put(f"{field}.bypassMode", value=True)
+        c.put(f"{field}.lossType", kind)
+        if kind == "reinforce":
+            c.put("algorithm.loss", "gpg", "verl's loss_type reinforce")
+            for name in ("clipRatio", "clipRatioC", "clipRatioLow", "clipRatioHigh"):
+                c.fields.pop(f"algorithm.{name}", None)
+    if weighting and bypass and kind == "ppo_clip":
+        c.leave(f"{prefix}.rollout_is", "with bypassMode, the ratio of ppo_clip corrects by itself")
+    elif weighting:
+        c.put(f"{field}.rolloutIs", weighting)
+        c.put(f"{field}.rolloutIsThreshold", str(bound))
+        c.put(f"{field}.rolloutIsBatchNormalize", normalize or None)
+    if rejecting:
+        c.put(f"{field}.rolloutRs", rejecting)
+        c.put(f"{field}.rolloutRsThreshold", bounds)
+
+
+def _listed(value: Any) -> list[str]:
+    values = value if isinstance(value, list) else str(value).split(",")
+    return [text for each in values if (text := str(each).strip())]
 
 
 RULES: Final[tuple[Callable[[Conversion], None], ...]] = (
