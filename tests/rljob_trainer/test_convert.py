@@ -210,7 +210,7 @@ def test_groups_that_only_hydra_reads_are_listed(tmp_path: Path) -> None:
 def test_an_adapter_and_a_correction_of_rollouts_become_their_fields() -> None:
     first, *others = LAUNCHES["rollout_correction/run_with_rollout_corr"]
     found = spec(conversion_of(first, [*others, "actor_rollout_ref.model.lora_rank=8"]))
-    assert found["algorithm"]["loss"] == "gpg"
+    assert (found["algorithm"]["preset"], found["algorithm"]["advantage"]) == ("gpg", "rloo")
     assert found["algorithm"]["rolloutCorrection"] == {
         "bypassMode": True,
         "lossType": "reinforce",
