@@ -8,7 +8,7 @@ import pytest
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.batches import advantages, batch_of_groups, batch_of_rows, gather
 from rljob_trainer.loop.metrics import baseline_metrics, length_metrics, reward_metrics, validation_metrics
-from rljob_trainer.loop.reinforced import split_groups
+from rljob_trainer.loop.reinforced import split_groups, to_try_again
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress import names
 from rljob_trainer.rollouts.calls import GroupRef
@@ -74,6 +74,15 @@ def test_groups_that_teach_nothing_or_are_out_of_bounds_are_set_apart():
     ):
         settings = spec(preset="dapo", dynamicSampling=bounds).algorithm.dynamic_sampling
         assert tuple([ref.index for ref in part] for part in split_groups(refs, settings)) == expected
+
+
+def test_a_hard_prompt_is_issued_again_until_its_tries_are_over():
+    hard = [replace(summary([0, 0.2], owners=[0, 1], loss_tokens=[1, 1]), task_id=f"0/7/{tried}") for tried in range(3)]
+    refs = [GroupRef(None, index, each) for index, each in enumerate([*GROUPS, *hard])]  # type: ignore[arg-type]
+    bounds = {"minAccuracy": 0.3, "hardRetries": 2}
+    settings = spec(preset="dapo", dynamicSampling=bounds).algorithm.dynamic_sampling
+    assert to_try_again(refs, settings) == ["0/7/1", "0/7/2"]
+    assert to_try_again(refs, settings.model_copy(update={"hard_retries": None})) == []
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -84,7 +84,7 @@ EFFECTIVE = {
     "earlyStop.clipFraction": _with_losses(*_CLIPPING),
     **{
         f"dynamicSampling.{field}": (_DYNAMIC, "dynamicSampling.enabled is true")
-        for field in ("maxRounds", "minAccuracy", "maxAccuracy")
+        for field in ("maxRounds", "minAccuracy", "maxAccuracy", "hardRetries")
     },
 }
 """When a field has an effect: as CEL over the algorithm, and as text."""
@@ -94,7 +94,7 @@ _BYPASS = of_correction("bypassMode", "bypass_mode", _CORRECTION)
 _REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinforce'"
 
 UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
-    "dynamicSampling.maxAccuracy",
+    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries",
 )  # fmt: skip
 """The fields that no preset sets."""
 
@@ -179,12 +179,24 @@ class DynamicSampling(ApiModel):
     )
     min_accuracy: Accuracy | None = Field(None, description="Replace groups whose mean reward is below it: too hard.")
     max_accuracy: Accuracy | None = Field(None, description="Replace groups whose mean reward is above it: too easy.")
+    hard_retries: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None,
+        description=(
+            "How often a prompt whose group is below minAccuracy is sampled again, with other seeds, each time in the"
+            " step after."
+        ),
+    )
 
     rules = (
         Rule(
             "!has(self.minAccuracy) || !has(self.maxAccuracy) || self.minAccuracy < self.maxAccuracy",
             "no group is between the bounds: set dynamicSampling.minAccuracy below dynamicSampling.maxAccuracy",
             "maxAccuracy",
+        ),
+        Rule(
+            "!has(self.hardRetries) || has(self.minAccuracy)",
+            "dynamicSampling.minAccuracy says which prompts hardRetries samples again: set it",
+            "hardRetries",
         ),
     )
 

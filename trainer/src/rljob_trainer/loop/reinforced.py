@@ -44,7 +44,7 @@ from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
-from rljob_trainer.types import Floats, GroupSummary, Sampling, Task
+from rljob_trainer.types import Floats, GroupSummary, Sampling, Task, next_try
 
 log = structlog.get_logger()
 
@@ -156,6 +156,8 @@ class ReinforcedSteps:
             kept += useful if settings.enabled else groups
             if len(kept) == wanted or prompts.exhausted:
                 break
+        again = to_try_again([*kept, *flat, *outside], settings)
+        prompts.issue_again(again)
         left = flat + outside
         if not kept + left:
             last = list(failed.values())[-1]
@@ -164,6 +166,7 @@ class ReinforcedSteps:
         metrics = reward_metrics(_summaries(trained)) | length_metrics(_summaries(trained))
         metrics |= baseline_metrics(_summaries(trained))
         metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
+        metrics[names.GROUPS_TRIED_AGAIN] = float(len(again))
         metrics[names.GROUPS_OUT_OF_BOUNDS] = float(len(outside))
         metrics[names.EPOCH] = float(prompts.epoch)
         dropped = failed | {group.summary.task_id: "uninformative" for group in (left if kept else [])}
@@ -285,8 +288,21 @@ def split_groups(
     return useful, [group for index, group in enumerate(groups) if index in equal], beyond
 
 
+def to_try_again(groups: list[GroupRef], settings: DynamicSampling) -> list[str]:
+    """Ids under which tasks that were too hard are issued again, if they have tries left."""
+    if settings.hard_retries is None or settings.min_accuracy is None:
+        return []
+    hard = [group.summary for group in groups if _accuracy(group.summary) < settings.min_accuracy]
+    ids = [next_try(each.task_id) for each in hard]
+    return [each for each in ids if int(each.rpartition("/")[2]) <= settings.hard_retries]
+
+
+def _accuracy(group: GroupSummary) -> float:
+    return float(group.rewards.mean(dtype=np.float64))
+
+
 def _within(group: GroupSummary, bounds: DynamicSampling) -> bool:
-    accuracy = float(group.rewards.mean(dtype=np.float64))
+    accuracy = _accuracy(group)
     low, high = bounds.min_accuracy, bounds.max_accuracy
     return (low is None or accuracy >= low) and (high is None or accuracy <= high)
 

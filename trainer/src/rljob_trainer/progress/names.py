@@ -108,6 +108,9 @@ GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose r
 GROUPS_OUT_OF_BOUNDS = _metric(
     "groups/out_of_bounds", "groups", "Groups whose mean reward is outside of dynamicSampling's bounds"
 )
+GROUPS_TRIED_AGAIN = _metric(
+    "groups/tried_again", "groups", "Groups below minAccuracy that the next step samples again"
+)
 GROUPS_BASELINE = _metric("groups/baseline_reward", "", "Mean reward of the greedy answers that are remax's baselines")
 GROUPS_DROPPED = _metric("groups/dropped", "groups", "Groups left out because a reward failed")
 RECOVERY_JOURNALED_GROUPS = _metric(
