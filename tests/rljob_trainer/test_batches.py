@@ -66,7 +66,7 @@ def test_groups_that_teach_nothing_or_are_out_of_bounds_are_set_apart():
     """GROUPS have means of 0.5, 0.67 and 3; then two with equal rewards, one of them unlike its greedy answer."""
     equal = summary([1, 1], owners=[0, 1], loss_tokens=[1, 1])
     given = [*GROUPS, equal, replace(equal, baseline=0.0)]
-    refs = [GroupRef(None, index, each) for index, each in enumerate(given)]  # type: ignore[arg-type]
+    refs = [GroupRef(None, index, each) for index, each in enumerate(given)]
     for bounds, expected in (
         ({}, ([0, 1, 2, 4], [3], [])),
         ({"minAccuracy": 0.6, "maxAccuracy": 1.0}, ([1, 4], [3], [0, 2])),
@@ -78,7 +78,7 @@ def test_groups_that_teach_nothing_or_are_out_of_bounds_are_set_apart():
 
 def test_a_hard_prompt_is_issued_again_until_its_tries_are_over():
     hard = [replace(summary([0, 0.2], owners=[0, 1], loss_tokens=[1, 1]), task_id=f"0/7/{tried}") for tried in range(3)]
-    refs = [GroupRef(None, index, each) for index, each in enumerate([*GROUPS, *hard])]  # type: ignore[arg-type]
+    refs = [GroupRef(None, index, each) for index, each in enumerate([*GROUPS, *hard])]
     bounds = {"minAccuracy": 0.3, "hardRetries": 2}
     settings = spec(preset="dapo", dynamicSampling=bounds).algorithm.dynamic_sampling
     assert to_try_again(refs, settings) == ["0/7/1", "0/7/2"]

@@ -128,6 +128,7 @@ def test_a_greedy_answer_is_scored_journaled_and_found_again_as_the_baseline(hos
     assert len(Journal(volume, 1, 0)) == 9
     made: Any = groups[0].bundle
     group: Group = made[groups[0].index]
+    assert group.baseline is not None
     changed = replace(group, baseline=replace(group.baseline, reward=0.5))
     assert summarise(pickle.loads(pickle.dumps(group))).digest == groups[0].summary.digest != summarise(changed).digest
     if lost:
