@@ -159,7 +159,8 @@ def recovery_metrics(journaled: int, groups: int) -> Metrics:
 
 def sync_metrics(synced: Synced) -> Metrics:
     probes = synced.probes
-    return {
+    moved = [probe.moved for probe in probes if probe.moved is not None]
+    return ({names.SYNC_PROBE_MOVED: float(np.mean(moved))} if moved else {}) | {
         names.SYNC_BYTES: float(sum(synced.sent)),
         names.SYNC_PROBE_MEAN: float(np.mean([probe.mean for probe in probes])),
         names.SYNC_PROBE_MAX: max(probe.max for probe in probes),

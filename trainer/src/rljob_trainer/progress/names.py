@@ -102,6 +102,9 @@ _CORRECTION = (
 for _name, _unit, _description in _CORRECTION:
     _metric(f"rollout_corr/{_name}", _unit, _description)
 SYNC_PROBE_MEAN = _metric("sync/probe_mean", "nats", "Mean difference of log-probabilities in the weight sync's probe")
+SYNC_PROBE_MOVED = _metric(
+    "sync/probe_moved", "nats", "Mean difference of log-probabilities that the adapter makes, in the probe's tokens"
+)
 SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-probabilities in the weight sync's probe")
 SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
 GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
