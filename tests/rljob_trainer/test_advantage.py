@@ -1,6 +1,7 @@
 """Advantages against numbers worked out by hand; test_losses_against_trl.py compares them with TRL's."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -22,13 +23,15 @@ def batch(
     penalties: Sequence[float] | None = None,
     gamma: float = 1.0,
 ) -> AdvantageBatch:
+    """The first reward is also that of the greedy answer."""
     return AdvantageBatch(
         np.array(rewards, np.float32),
         np.array(groups, np.int64),
         np.array(lengths or [1] * len(rewards), np.int64),
         None if penalties is None else np.array(penalties, np.float32),
         gamma,
-        np.zeros(sum(lengths or [1] * len(rewards)), np.float32),
+        np.full(len(rewards), rewards[0], np.float32),
+        values=np.zeros(sum(lengths or [1] * len(rewards)), np.float32),
     )
 
 
@@ -41,7 +44,8 @@ def random_batch(seed: int, gamma: float = 1.0) -> AdvantageBatch:
         lengths,
         rng.normal(scale=0.1, size=lengths.sum()).astype(np.float32),
         gamma,
-        np.zeros(lengths.sum(), np.float32),
+        rng.normal(size=12).astype(np.float32),
+        values=np.zeros(lengths.sum(), np.float32),
     )
 
 
@@ -92,6 +96,15 @@ def test_reinforce_plus_plus_baseline_whitens_distances_from_the_group_mean():
         batch([1, 0, 1, 1], groups=[0, 0, 1, 1], lengths=[2, 1, 3, 1])
     )
     np.testing.assert_allclose(advantages, [1.341641] * 2 + [-1.788854] + [-0.223607] * 4, atol=2e-6)
+
+
+def test_remax_subtracts_the_reward_of_the_greedy_answer_from_returns():
+    given = batch([1, 0], groups=[0, 1], lengths=[2, 1], penalties=[0.1, 0.2, 0.3])
+    with_baselines = replace(given, baselines=np.array([0.5, 0.25], np.float32))
+    # 1 - 0.2 - 0.1 - 0.5, then 1 - 0.2 - 0.5; 0 - 0.3 - 0.25
+    np.testing.assert_allclose(ADVANTAGES["remax"](with_baselines), [0.2, 0.3, -0.55], rtol=1e-6)
+    with pytest.raises(ValueError, match="greedy"):
+        ADVANTAGES["remax"](replace(given, baselines=None))
 
 
 def test_opo_subtracts_the_mean_weighted_by_length():
@@ -170,8 +183,10 @@ def test_the_order_of_responses_does_not_matter(name: Advantage):
     order = np.random.default_rng(0).permutation(12)
     starts = np.cumsum(given.lengths) - given.lengths
     tokens = np.concatenate([np.arange(starts[i], starts[i] + given.lengths[i]) for i in order])
+    assert given.baselines is not None
+    penalties, baselines = given.token_penalties[tokens], given.baselines[order]
     shuffled = AdvantageBatch(
-        given.rewards[order], given.groups[order], given.lengths[order], given.token_penalties[tokens],
+        given.rewards[order], given.groups[order], given.lengths[order], penalties, baselines=baselines,
         values=given.values,
     )  # fmt: skip
     np.testing.assert_allclose(ADVANTAGES[name](shuffled), ADVANTAGES[name](given)[tokens], atol=1e-6)

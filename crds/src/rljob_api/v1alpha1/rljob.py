@@ -124,7 +124,7 @@ class RLJobSpec(ApiModel):
         ),
         *unread_rules(_SFT),
         Rule(
-            f"{_SFT} || {_ADVANTAGE} in ['reinforce_plus_plus', 'gae'] || self.rollout.samplesPerPrompt >= 2",
+            f"{_SFT} || {_ADVANTAGE} in ['reinforce_plus_plus', 'remax', 'gae'] || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
         ),
@@ -137,6 +137,11 @@ class RLJobSpec(ApiModel):
             f"!has(self.critic) || {_ADVANTAGE} == 'gae'",
             "only algorithm.advantage gae reads values: remove critic, or set algorithm.preset to ppo",
             "critic",
+        ),
+        Rule(
+            f"!has(self.model.lora) || {_ADVANTAGE} != 'gae'",
+            "a critic beside an adapter is not supported yet: remove model.lora, or choose another algorithm.advantage",
+            "model.lora",
         ),
         Rule(
             f"!has(self.critic) || !has({_CRITIC_BATCH}) || self.data.promptsPerStep % {_CRITIC_BATCH} == 0 &&"

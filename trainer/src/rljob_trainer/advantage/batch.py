@@ -21,6 +21,7 @@ class AdvantageBatch:
     lengths: [N], tokens in the loss of each episode, over all its trajectories.
     token_penalties: [sum(lengths)], coefficient x KL estimate, subtracted from each token's reward; None if the KL
         does not act in the reward.
+    baselines: [N], the reward of the greedy answer to each episode's prompt; None without such answers.
     gamma: discount of token rewards; 1: none.
     values: [sum(lengths)], the critic's value of what comes before each token; None without a critic.
     lambda_: of gae.
@@ -33,6 +34,7 @@ class AdvantageBatch:
     lengths: Indexes
     token_penalties: Floats | None = None
     gamma: float = 1.0
+    baselines: Floats | None = None
     values: Floats | None = None
     lambda_: float = 1.0
 
@@ -41,6 +43,8 @@ class AdvantageBatch:
         if len(set(shapes)) != 1 or self.rewards.ndim != 1:
             raise ValueError(f"rewards, groups and lengths must be [N], not {shapes}")
         require_finite_rewards(self.rewards, self.groups)
+        if self.baselines is not None:
+            require_finite_rewards(self.baselines, self.groups)
         self._check_tokens("token_penalties", "a KL penalty is not finite: the policy has diverged", "actor")
         self._check_tokens("values", "a value is not finite: the critic has diverged", "critic")
 

@@ -129,7 +129,14 @@ def advantage_batch(
     per_episode = np.bincount(batch.owners, weights=batch.loss_tokens, minlength=batch.episodes).astype(np.int64)
     algorithm = spec.algorithm
     return AdvantageBatch(
-        all_rewards(groups), batch.groups, per_episode, penalties, algorithm.gamma, values, algorithm.lambda_
+        all_rewards(groups),
+        batch.groups,
+        per_episode,
+        penalties,
+        algorithm.gamma,
+        _baselines(groups),
+        values,
+        algorithm.lambda_,
     )
 
 
@@ -137,6 +144,14 @@ def of_ranks(batch: StepBatch, flat: Floats) -> list[list[Floats]]:
     """[all tokens in the loss] as [R] of each trajectory of each rank, in the order of its plan."""
     each = np.split(flat, np.cumsum(batch.loss_tokens)[:-1])  # an episode's trajectories are side by side
     return [[each[index] for index in plan.samples] for plan in batch.plans]
+
+
+def _baselines(groups: Sequence[GroupSummary]) -> Floats | None:
+    """[episodes], the reward of each one's greedy answer; None without such answers."""
+    baselines = [group.baseline for group in groups if group.baseline is not None]
+    if not baselines:
+        return None
+    return np.repeat(np.array(baselines, np.float32), [len(group.rewards) for group in groups])
 
 
 def gather(batch: StepBatch, parts: Sequence[Sequence[Floats]]) -> Floats:

@@ -113,6 +113,17 @@ class Updated:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeScores:
+    """Log-probabilities [R] of what each engine answered to each prompt of the probe.
+
+    policy: by the policy. base: by the model without its adapter; None where it has none.
+    """
+
+    policy: list[list[Floats]]
+    base: list[list[Floats]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """Weights that a rank has sent. nbytes: what it wrote. answers: to the probe, of each engine that it feeds."""
 
