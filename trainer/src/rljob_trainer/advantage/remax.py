@@ -3,6 +3,7 @@
 import numpy as np
 
 from rljob_trainer.advantage.batch import AdvantageBatch
+from rljob_trainer.advantage.returns import discounted, token_rewards
 from rljob_trainer.types import Floats
 
 
