@@ -7,7 +7,8 @@
 Moments of the update: the output head's backward pass (activations of all blocks); that of the last block (the same,
 or its own computed again); that of the first block (one block's activations, gradients of all others); the end, where
 FSDP reduces what is outside of the blocks in float32; the optimizer's step. While a pass runs, gradients exist if it is
-not the minibatch's first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter.
+not the minibatch's first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter. One rank alone
+reduces nothing, and casts all weights as a pass begins (rank/casting.py).
 https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
@@ -65,7 +66,8 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
     """Of an update, besides what a rank keeps."""
     gradients = 0 if work.host_weights else 4 * size.parameters // work.shards
     earlier = gradients if work.accumulates else 0
-    blocks = 2 * (min(3, size.layers) if work.reshard else size.layers) * size.layer
+    alone = work.shards == 1 and not work.host_weights
+    blocks = 2 * (min(3, size.layers) if work.reshard and not alone else size.layers) * size.layer
     matrix = size.vocabulary * size.hidden
     between = 2 * size.hidden * work.tokens  # the input of a block
     block = (size.compiled if work.compiled else size.saved) * work.tokens
@@ -82,8 +84,9 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
         {"gradients": gradients, **in_blocks, "activations": block + between + 2 * size.widest * work.tokens},
         {
             "gradients": gradients,
-            "gathered weights": 2 * size.root,
-            "gradients on their way": 2 * matrix + 10 * size.root,  # bfloat16, and FSDP's input and output in float32
+            "gathered weights": 2 * size.root + (blocks if alone else 0),
+            # bfloat16, and FSDP's input and output in float32
+            "gradients on their way": 2 * matrix + (0 if alone else 10 * size.root),
         },
         {"gradients": gradients, "optimizer's slice": _slice(size, work)},
     ]
