@@ -89,13 +89,22 @@ def _measure(options: argparse.Namespace) -> None:
     shutil.rmtree(parent)
 
 
+_ASK = """
+import json, torch
+from triton.testing import do_bench
+if torch.cuda.is_available():
+    a = torch.ones(1 << 30, device="cuda")
+    b = torch.empty_like(a)
+    milliseconds = do_bench(lambda: b.copy_(a), return_mode="median")
+    print(json.dumps([torch.cuda.get_device_name(), 2e3 * a.nbytes / milliseconds]))
+else:
+    print(json.dumps(["no GPU", None]))
+"""
+"""The GPU's name, and the bytes read and written a second by a copy inside its memory."""
+
+
 def _machine(commit: str | None) -> dict[str, Any]:
-    code = (
-        "import json, torch; from triton.testing import do_bench; a = torch.ones(1 << 30, device='cuda'); "
-        "b = torch.empty_like(a); seconds = do_bench(lambda: b.copy_(a), return_mode='median') / 1e3; "
-        "print(json.dumps([torch.cuda.get_device_name(), 2 * a.nbytes / seconds]))"
-    )
-    card, copied = json.loads(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout)
+    card, copied = json.loads(subprocess.run([sys.executable, "-c", _ASK], stdout=subprocess.PIPE, check=True).stdout)
     return {
         "card": card,
         "commit": commit or last_change(CODE),
@@ -118,6 +127,7 @@ def _measured(item: str, steps: int, parent: Path, folder: Path, limit: float) -
     work, given = Work(shape, int(tokens), steps), parent / shape
     if not given.exists():
         subprocess.run([sys.executable, "-m", "bench.gpu.work", shape, str(steps), str(given)], check=True)
+    folder.mkdir()
     begin = time.monotonic()
     if trainer == "trl":
         run = trl(work, folder, given, settings, limit)

@@ -47,7 +47,7 @@ def ours(work: Work, folder: Path, given: Path, settings: Sequence[str], gpus: i
     job, out = folder / "job.yaml", folder / "run"
     job.write_text(yaml.safe_dump(_job(work, given, gpus)))
     command = [sys.executable, "-P", "-m", "rljob_trainer.cli", "run", str(job), "--dir", str(out)]
-    command += ["--ranks", str(gpus), *(part for each in settings for part in ("--set", each))]
+    command += ["--ranks", str(max(1, gpus)), *(part for each in settings for part in ("--set", each))]
     begin = time.time()
     watch, error = _watched(command, folder, {VARIABLE: str(folder / "trace")}, limit)
     lines = [line for line in read_metrics(out) if names.TIME_STEP in line]
@@ -143,7 +143,6 @@ def _peaks(watch: Watch, warm: float, spans: Mapping[str, list[Interval]]) -> di
 
 def _watched(command: Sequence[str], folder: Path, variables: Mapping[str, str], limit: float) -> tuple[Watch, str]:
     """Run to the end or the limit. Returns the end of the log if it failed."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": path, **variables}
     log = folder / "log"
