@@ -20,7 +20,7 @@ help:  ## This list
 
 setup: $(READY)  ## Make .venv from the locked requirements
 
-$(READY): tools/setup.sh requirements/setup.txt requirements/cpu.txt $(MEMBERS:%=%/pyproject.toml)
+$(READY): tools/setup.sh requirements/setup.txt requirements/cpu.txt requirements/reasoning-gym.txt $(MEMBERS:%=%/pyproject.toml)
 	@tools/setup.sh
 	@touch $@
 

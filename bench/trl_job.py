@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.data.tasks import read_synthetic
+from rljob_trainer.data.generated import generated_rows
 from rljob_trainer.rewards.protocol import Call
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-Reward = Callable[[str, Any], float]
-"""Of a response and its ground truth."""
+Reward = Callable[[str, Any, Any], float]
+"""Of a response, its ground truth and its extra_info."""
 
 _KL = ("loss", "k3")
 """Where TRL takes the penalty, and how it estimates it."""
@@ -102,11 +102,16 @@ def _comparable(spec: ResolvedSpec) -> bool:
 
 
 def rows(sources: Sequence[str]) -> "Dataset":
-    """Columns prompt (messages) and truth, of generated tasks."""
+    """Columns prompt (messages), truth and info, of generated tasks."""
     from datasets import Dataset
 
-    made = [row for source in sources for row in read_synthetic(source, "spec.data")]
-    return Dataset.from_list([{"prompt": row["prompt"], "truth": row["reward_model"]["ground_truth"]} for row in made])
+    made = [row for source in sources for row in generated_rows(source, "spec.data")]
+    return Dataset.from_list(
+        [
+            {"prompt": row["prompt"], "truth": row["reward_model"]["ground_truth"], "info": row["extra_info"]}
+            for row in made
+        ]
+    )
 
 
 def rewards(spec: ResolvedSpec) -> list[Reward]:
@@ -114,7 +119,7 @@ def rewards(spec: ResolvedSpec) -> list[Reward]:
 
     def build(builtin: str, arguments: Any) -> Reward:
         reward = importlib.import_module(f"rljob_trainer.rewards.builtin.{builtin}").Reward(**arguments)
-        return lambda text, truth: float(reward(Call("", text, truth, {})))
+        return lambda text, truth, info: float(reward(Call("", text, truth, info)))
 
     return [build(str(each.builtin), each.arguments) for each in spec.rewards.functions]
 
@@ -123,8 +128,9 @@ def _reward_functions(spec: ResolvedSpec) -> list[Callable[..., list[float]]]:
     """The same with the signature that GRPOTrainer calls."""
 
     def score_with(reward: Reward) -> Callable[..., list[float]]:
-        def score(completions: list[Any], truth: list[Any], **_: Any) -> list[float]:
-            return [reward(each[0]["content"], one) for each, one in zip(completions, truth, strict=True)]
+        def score(completions: list[Any], truth: list[Any], info: list[Any], **_: Any) -> list[float]:
+            made = zip(completions, truth, info, strict=True)
+            return [reward(each[0]["content"], one, more) for each, one, more in made]
 
         return score
 

@@ -33,6 +33,7 @@ LOCKS = {
     "setup.txt": pyproject(".")["dependency-groups"]["setup"],
     "build.txt": pyproject(".")["dependency-groups"]["build"],
     "operator.txt": ["rljob-operator"],
+    "reasoning-gym.txt": pyproject(".")["dependency-groups"]["reasoning-gym"],
 }
 
 

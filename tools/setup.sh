@@ -58,6 +58,10 @@ install_packages() {
     if [[ $REQUIREMENTS == cuda ]]; then  # which lacks what makes them editable: after a change of the code, repeat this
         files+=(setup.txt build.txt)
         members=(./crds ./operator ./trainer)
+    elif can_compile; then
+        files+=(reasoning-gym.txt)
+    else
+        say "without reasoning-gym, which needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
     fi
     local count
     count=$(cat "${files[@]/#/requirements/}" | grep -c '^[a-z]')
@@ -82,7 +86,9 @@ find_python() {
 }
 
 installed_uv() { grep -q "^uv==$(.venv/bin/uv --version 2>/dev/null | cut -d ' ' -f 2) " requirements/setup.txt; }
+can_compile() { command -v cc >/dev/null && .venv/bin/python -c "$HEADERS"; }
 has_libnuma() { .venv/bin/python -c "import ctypes; ctypes.CDLL('libnuma.so.1')" 2>/dev/null; }
+HEADERS='import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 VENV_PACKAGE='import sys; print("python%d.%d-venv" % sys.version_info[:2])'
 
 apt_install() {

@@ -20,30 +20,39 @@ Trainer = Literal["rljob", "trl"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An example and what it must reach: greedy reward on held-out prompts, so far above its start, or a level.
+    """An example and what it must reach: a reward on held-out prompts, or one so far above or so many times its start.
 
     A level must lie above the start too: where supervised steps alone reach it, it says nothing of RL.
     held: the coefficient of a KL penalty that holds the policy where rewards say nothing, and gives way to those that
-    do. held_with: what else is set there. Addition's steps are smaller there, and its warm-up is longer: after 10 steps
-    of it Adam's estimates are of too few gradients, and shuffled rewards swung a validation by 0.19.
+    do; None for a task without such arms. held_with: what else is set there. Addition's steps are smaller there, and
+    its warm-up is longer: after 10 steps of it Adam's estimates are of too few gradients, and shuffled rewards swung a
+    validation by 0.19.
     """
 
     name: str
     goal: float
-    held: float
+    held: float | None = None
     held_with: tuple[str, ...] = ()
-    above_start: bool = False
+    of: Literal["level", "gain", "factor"] = "level"
 
     @property
     def example(self) -> Path:
         return ROOT / "examples" / self.name / "rljob.yaml"
 
     def reached(self, start: float, end: float) -> bool:
-        return end >= start + self.goal if self.above_start else end > start and end >= self.goal
+        return end > start and end >= self.level(start)
+
+    def level(self, start: float) -> float:
+        """The reward to reach from there."""
+        return {"level": self.goal, "gain": start + self.goal, "factor": start * self.goal}[self.of]
 
     @property
     def goal_text(self) -> str:
-        return f"+{self.goal:g} over its start" if self.above_start else f"at least {self.goal:g}, and over its start"
+        return {
+            "level": f"at least {self.goal:g}, and over its start",
+            "gain": f"+{self.goal:g} over its start",
+            "factor": f"{self.goal:g} times its start",
+        }[self.of]
 
 
 UNCHANGED: Final = "learning rate 0"
@@ -73,9 +82,10 @@ TASKS: Final = (
         held=0.5,
         held_with=("actor.learningRate=0.00004", "actor.lrWarmupSteps=100", "training.steps=500"),
     ),
-    Task("countdown", 0.3, held=0.2, above_start=True),
+    Task("countdown", 0.3, held=0.2, of="gain"),
+    Task("smollm2", 2.0, of="factor"),
 )
-REVERSE_TEXT, ADDITION, COUNTDOWN = TASKS
+REVERSE_TEXT, ADDITION, COUNTDOWN, SMOLLM2 = TASKS
 
 CONTROL_BAND: Final = 0.1
 CONTROL_SHARE: Final = 0.25
@@ -116,10 +126,11 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     made = [Arm(task, "grpo", "main", seeds=COMPARED_SEEDS if task is REVERSE_TEXT else SEEDS) for task in TASKS]
     made.append(Arm(REVERSE_TEXT, "vllm", "engine", ("rollout.engine=vllm",)))
     made.append(Arm(REVERSE_TEXT, "TRL", "trl", seeds=COMPARED_SEEDS, trainer="trl"))
+    made.append(Arm(SMOLLM2, "TRL", "trl", trainer="trl"))
     for task in TASKS:
         made.append(Arm(task, UNCHANGED, "control", ("actor.learningRate=0",)))
         made.append(Arm(task, SHUFFLED, "control", (shuffled(rewards[task.name]),)))
-    for task in TASKS:
+    for task in (task for task in TASKS if task.held is not None):
         held = (f"algorithm.kl.coefficient={task.held:g}", *task.held_with)
         made.append(Arm(task, f"grpo, KL {task.held:g}", "held", held))
         made.append(Arm(task, f"{SHUFFLED}, KL {task.held:g}", "control", (*held, shuffled(rewards[task.name]))))

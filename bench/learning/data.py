@@ -10,7 +10,7 @@ from typing import Any
 from bench.learning.arms import ROOT, Task
 from rljob_api.v1alpha1.rljob import RLJobSpec
 from rljob_api.validation import load_rljob
-from rljob_trainer.data.tasks import read_synthetic
+from rljob_trainer.data.generated import generated_rows
 from rljob_trainer.rewards.builtin.countdown import Reward
 from rljob_trainer.rewards.protocol import Call
 
@@ -54,7 +54,7 @@ def _spec(task: Task) -> RLJobSpec:
 
 
 def _prompts(sources: Sequence[str]) -> list[str]:
-    return [row["prompt"][0]["content"] for row in _rows(sources)]
+    return [row["prompt"][-1]["content"] for row in _rows(sources)]
 
 
 def _rows(sources: Sequence[str]) -> Rows:
@@ -64,7 +64,7 @@ def _rows(sources: Sequence[str]) -> Rows:
 @cache
 def _rows_of(source: str) -> Rows:
     """A page asks several times for the same tens of thousands."""
-    return list(read_synthetic(source, "spec.data"))
+    return list(generated_rows(source, "spec.data"))
 
 
 def _hash(value: Any) -> str:

@@ -10,6 +10,7 @@ from bench.learning.arms import (
     COUNTDOWN,
     REVERSE_TEXT,
     SHUFFLED,
+    SMOLLM2,
     TASKS,
     UNCHANGED,
     Arm,
@@ -24,9 +25,10 @@ from rljob_api.markdown import table
 from rljob_trainer.progress import names
 
 _METHOD = """Each task is its example: [reverse-text](../../examples/reverse-text/README.md),
-[addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md). Rewards are those of
-greedy responses to held-out prompts, after the supervised steps (start) and after the last RL step (end):
-{prompts}.
+[addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md),
+[smollm2](../../examples/smollm2/README.md), which starts from a pretrained model. Rewards are those of responses to
+held-out prompts, greedy except for smollm2's, which are sampled at temperature 1, after the supervised steps (start)
+and after the last RL step (end): {prompts}.
 Training uses none of them, no sum with exchanged numbers and no other target of the same numbers; it uses the reverse
 of {backwards} words of reverse-text. Adding all numbers of a countdown, whatever its target, scores {sums:.3f}. The
 examples' settings were chosen from runs with some of these seeds. The controls are the same jobs with a learning rate
@@ -89,7 +91,9 @@ def write_page(results: Iterable[Result], folder: Path) -> bool:
 def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
     found = [(arm, runs) for arm, runs in every if runs]
     runs = [run for _, each in found for run in each]
-    by_name = {arm.name: each for arm, each in every if arm.task is REVERSE_TEXT}
+    by_name, pretrained = (
+        {arm.name: each for arm, each in every if arm.task is task} for task in (REVERSE_TEXT, SMOLLM2)
+    )
     return [
         "# Learning",
         _about(runs),
@@ -104,6 +108,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         "## TRL",
         ABOUT,
         comparison(by_name["grpo"], by_name["TRL"]) or _NOT_RUN,
+        comparison(pretrained["grpo"], pretrained["TRL"]) or f"smollm2: {_NOT_RUN}",
         "## Advantages and losses",
         _ONE_SEED,
         _registry(found),

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.learning.arms import REVERSE_TEXT, TASKS, Arm, Role, Task
+from bench.learning.arms import REVERSE_TEXT, SMOLLM2, TASKS, Arm, Role, Task
 from bench.learning.results import Result, of_one_seed
 from rljob_trainer.progress.plot import COLOURS
 
@@ -24,22 +24,23 @@ _MARKERS = "os^Dv*"
 
 
 def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
-    """Above, each task with its controls; below, reverse-text by engine and TRL, by advantage, by loss."""
-    drawn = Figure(figsize=(13, 7.5), layout="constrained", facecolor="white")
+    """Above, each task with its controls; below, two tasks beside TRL, and reverse-text by advantage and by loss."""
+    drawn = Figure(figsize=(17, 7.5), layout="constrained", facecolor="white")
     FigureCanvasAgg(drawn)
-    axes = drawn.subplots(2, 3)
+    axes = drawn.subplots(2, 4)
     for place, task in zip(axes[0], TASKS, strict=True):
         _panel(place, task.name, _of(found, task, ("main", "held", "control")), goal=task)
-    below: list[tuple[str, tuple[Role, ...], bool]] = [
-        ("reverse-text: engines and TRL", ("main", "engine", "trl"), False),
-        ("reverse-text: advantages, seed 0", ("main", "advantage"), True),
-        ("reverse-text: losses, 4 updates a step, seed 0", ("loss",), True),
+    below: list[tuple[Task, str, tuple[Role, ...], bool]] = [
+        (REVERSE_TEXT, "engines and TRL", ("main", "engine", "trl"), False),
+        (REVERSE_TEXT, "advantages, seed 0", ("main", "advantage"), True),
+        (REVERSE_TEXT, "losses, 4 updates a step, seed 0", ("loss",), True),
+        (SMOLLM2, "TRL", ("main", "trl"), False),
     ]
-    for place, (title, roles, one_seed) in zip(axes[1], below, strict=True):
-        runs = _of(found, REVERSE_TEXT, roles)
+    for place, (task, title, roles, one_seed) in zip(axes[1], below, strict=True):
+        runs = _of(found, task, roles)
         if one_seed:
             runs = {name: one for name, each in runs.items() if (one := of_one_seed(each))}
-        _panel(place, title, runs)
+        _panel(place, f"{task.name}: {title}", runs)
     return drawn
 
 
@@ -62,11 +63,11 @@ def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None
             axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
     if goal is not None and runs:
         main = next(iter(runs.values()))
-        level = goal.goal + (mean(run.start for run in main) if goal.above_start else 0.0)
+        level = goal.level(mean(run.start for run in main))
         axes.axhline(level, color="#888888", linewidth=0.8, linestyle=":")
     axes.set_ylim(0, 1.03)  # a line at 1 is not cut
     axes.set_xlabel("RL step", fontsize=8.5)
-    axes.set_ylabel("greedy reward", fontsize=8.5)
+    axes.set_ylabel("reward on held-out prompts", fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#E4E4E4", linewidth=0.7)
     if not runs:

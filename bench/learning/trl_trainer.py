@@ -2,7 +2,7 @@
 
     python -m bench.learning.trl_trainer SPEC.json MODEL LINES.jsonl
 
-It writes lines with our metrics' names: the mean reward of each step, and the greedy reward on the validation prompts.
+It writes lines with our metrics' names: the mean reward of each step, and the reward on the validation prompts.
 """
 
 import json
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 class Recorder(TrainerCallback):
-    """Writes the mean reward of every step, and validates greedily when the job would."""
+    """Writes the mean reward of every step, and validates as the job would, when the job would."""
 
     def __init__(self, spec: ResolvedSpec, model: Path, output: TextIO) -> None:
         self._spec, self._output = spec, output
@@ -51,10 +51,10 @@ class Recorder(TrainerCallback):
         inputs = self._tokenizer.apply_chat_template(
             prompts, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True
         ).to(model.device)
-        made = model.generate(**inputs, do_sample=False, max_new_tokens=self._spec.data.max_response_tokens)
+        made = model.generate(**inputs, **_sampling(self._spec), max_new_tokens=self._spec.data.max_response_tokens)
         texts = self._tokenizer.batch_decode(made[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         total = sum(
-            function.weight * reward(text, row["truth"])
+            function.weight * reward(text, row["truth"], row["info"])
             for function, reward in zip(self._spec.rewards.functions, rewards(self._spec), strict=True)
             for text, row in zip(texts, self._validation, strict=True)
         )
@@ -63,6 +63,14 @@ class Recorder(TrainerCallback):
     def _write(self, step: int, name: str, value: float) -> None:
         self._output.write(json.dumps({"step": step, "stage": "rl", name: value}) + "\n")
         self._output.flush()
+
+
+def _sampling(spec: ResolvedSpec) -> dict[str, Any]:
+    """The validation's, in transformers' terms; one sample of each prompt."""
+    validation = spec.rollout.validation
+    if not validation.temperature:
+        return {"do_sample": False}
+    return {"do_sample": True, "temperature": validation.temperature, "top_p": validation.top_p, "top_k": 0}
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from tests.rljob_trainer.rollouts_support import FakeEngine, attached, ids
 GREEDY, WARM = Sampling(8, temperature=0), Sampling(8)
 
 
-def play(scenario: Any, *, whole_requests: bool = False, incarnation: str = "host") -> None:
+def play(scenario: Any, *, whole_requests: bool = False, incarnation: str = "host", runs: int | None = None) -> None:
     async def playing() -> None:
         host: Any = None
         generation = Generation(
-            Subscriber(incarnation, host), lambda version: version in (7, 8), whole_requests=whole_requests
+            Subscriber(incarnation, host), lambda version: version in (7, 8), whole_requests=whole_requests, runs=runs
         )
         await asyncio.wait_for(scenario(generation, FakeEngine("one"), FakeEngine("two")), 10)
 
@@ -68,7 +68,7 @@ async def test_turns_of_one_owner_with_the_same_tokens_and_sampling_share_a_requ
 
 
 @played
-async def test_each_request_goes_to_the_engine_with_the_fewest_unfinished_samples(generation, one, two):
+async def test_each_request_goes_to_the_engine_with_the_fewest_unfinished_tokens(generation, one, two):
     generation.attach(attached(one, two))
     ask(generation, "a", 1, 2, 3)
     ask(generation, "b", 4)
@@ -81,6 +81,31 @@ async def test_each_request_goes_to_the_engine_with_the_fewest_unfinished_sample
     ask(generation, "e", 7)
     await tick()
     assert seeds(one)[-1] == (7,), "it has one unfinished sample, the other has three"
+
+
+def test_what_no_engine_can_run_waits_for_the_one_that_has_room_first():
+    async def scenario(generation, one, two):
+        generation.attach(attached(one, two))
+        for number, owner in enumerate("abcdefg"):
+            ask(generation, owner, 10 * number, 10 * number + 1)
+        await tick()
+        assert (seeds(one), seeds(two)) == ([(0, 1), (20, 21), (40, 41)], [(10, 11), (30, 31), (50, 51)])
+        generation.deliver(two.finish(0))
+        assert len(seeds(one) + seeds(two)) == 6, "five samples are left, as many as it may have"
+        generation.deliver(two.finish(1))
+        assert seeds(two)[3:] == [(60, 61)]
+        (late,) = ask(generation, "h", 70)
+        await tick()
+        late.cancel()
+        await tick()
+        generation.forget_cancelled()
+        for request in (0, 1):
+            generation.deliver(one.finish(request=request))
+        await tick()
+        assert seeds(one)[3:] == [], "of what waited, nothing is wanted any more"
+        assert one.aborted == two.aborted == []
+
+    play(scenario, runs=4)
 
 
 @played

@@ -172,6 +172,7 @@ UPDATE = {
 NEITHER = {
     "rollout__maxNumSeqs": 8,
     "rollout__gpuMemoryUtilization": 0.4,
+    "rollout__enginesPerGpu": 2,
     "rollout__deadline": "1h",
     "rollout__weightSync": {"bucketMib": 8},
     "rollout__validation": {"samplesPerPrompt": 4},

@@ -162,6 +162,15 @@ def test_what_lies_in_host_memory_takes_none_of_the_gpus(sizes):
     assert update("none", "layer")["activations"] - update("none", "offload")["activations"] == (28 - 2) * one_input
 
 
+def test_engines_of_one_gpu_share_what_one_would_have(sizes):
+    size, one, two = sizes["0.5B"], *(work_of(spec_of(rollout={"enginesPerGpu": count})) for count in (1, 2))
+    before, after = (phases(size, work, H100)["rollout"] for work in (one, two))
+    engine = ("engine's weights", "engine's activations", "KV cache")
+    assert after["engine's weights"] == 2 * before["engine's weights"]
+    assert sum(after[part] for part in engine) == sum(before[part] for part in engine) == int(0.5 * H100)
+    assert plan(size, two, H100).cached * 2 * size.kv == pytest.approx(after["KV cache"], rel=1e-3)
+
+
 @pytest.mark.parametrize("name", ["0.5B", "1.5B"])
 def test_the_defaults_train_qwen_on_one_gpu_of_80_gb(sizes, name):
     found = plan(sizes[name], work_of(spec_of()), H100)
@@ -178,6 +187,7 @@ def test_the_defaults_train_qwen_on_one_gpu_of_80_gb(sizes, name):
          "actor.recompute"),
         ("1.5B", "H100-80GB", 1, {"rollout": {"gpuMemoryUtilization": 0.9}}, "rollout", "rollout.gpuMemoryUtilization"),
         ("7B", "H100-80GB", 4, {"rollout": {"gpuMemoryUtilization": 0.15}}, "KV cache", "rollout.gpuMemoryUtilization"),
+        ("7B", "H100-80GB", 4, {"rollout": {"enginesPerGpu": 7}}, "KV cache", "rollout.enginesPerGpu"),
         ("7B", "H100-80GB", 1, {}, "update", "actor.fsdp.offload"),
         ("7B", "8GiB", 1, {}, "update", "cluster.gpusPerNode"),
     ],
@@ -191,6 +201,7 @@ def test_a_phase_that_does_not_fit_names_a_value_that_does(sizes, name, gpu, ran
         "actor.tokensPerMicroBatch": lambda: replace(work, tokens=int(value), accumulates=True),
         "actor.recompute": lambda: replace(work, recompute=True),
         "rollout.gpuMemoryUtilization": lambda: replace(work, share=float(value)),
+        "rollout.enginesPerGpu": lambda: replace(work, engines=int(value)),
         "actor.fsdp.offload": lambda: replace(work, host_weights=value == "all", host_optimizer=True),
     }
     if field in changed:

@@ -100,6 +100,12 @@ FULL = replace(TRAINING, parts={"weights": 30 * GIB, "optimizer": 30 * GIB, "gra
             "weight sync", replace(TRAINING, parts=STATE), {"rollout": {"gpuMemoryUtilization": 0.7}},
             "rollout.gpuMemoryUtilization: lower it from 0.7 to 0.6",
         ),
+        # five contexts more: 46 of 80 GiB
+        (
+            "weight sync", replace(TRAINING, parts=STATE),
+            {"rollout": {"enginesPerGpu": 6, "gpuMemoryUtilization": 0.7}},
+            "rollout.gpuMemoryUtilization: lower it from 0.7 to 0.55",
+        ),
         ("weight sync", replace(TRAINING, parts=STATE), {}, "rollout.weightSync.bucketMib: lower it from 512 to 64"),
         (
             "weight sync", TRAINING, {"rollout": {"weightSync": {"bucketMib": 32}}},
@@ -130,6 +136,11 @@ WAKING = Held(total=80 * GIB, free=40 * GIB, parts={"weights": GIB}, others=28 *
         ("rollout", replace(TRAINING, wanted=9 * GIB), {}, "gpuMemoryUtilization", "lower it from 0.5 to 0.35"),
         ("rollout", TRAINING, {"gpu_memory_utilization": 0.05}, "maxNumSeqs", "lower it from 256 to 128"),
         ("rollout", TRAINING, {"kind": "hf"}, "maxNumSeqs", "lower it from 256 to 128"),
+        # each of two engines lacks 8.5 of 80 GiB
+        (
+            "rollout", replace(TRAINING, wanted=9 * GIB), {"engines_per_gpu": 2, "gpu_memory_utilization": 0.8},
+            "gpuMemoryUtilization", "lower it from 0.8 to 0.55",
+        ),
         ("rollout", Held(), {}, "gpuMemoryUtilization", "lower it, or lower data.maxResponseTokens or"),
     ],
 )  # fmt: skip

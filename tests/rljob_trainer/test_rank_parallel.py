@@ -1,17 +1,21 @@
 """How ranks share the work: dimensions, their meshes, and the same gradient whichever of them executes."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from rljob_trainer.errors import JobError
-from rljob_trainer.rank.parallel import ParallelDims
+from rljob_trainer.rank.parallel import ParallelDims, engine_count, ranks_of_engine
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
+    Ranks,
     alone,
     largest_difference,
     plans_of,
     random_trajectories,
     record_gradients,
+    whole,
     write_model,
 )
 
@@ -37,6 +41,13 @@ def test_a_dimension_that_is_not_executed_is_refused_by_name(name: str):
         ParallelDims(**{name: 0})
 
 
+def test_engines_of_one_gpu_have_places_side_by_side():
+    two = make_spec(2, rollout={"enginesPerGpu": 2})
+    assert [list(ranks_of_engine(two, place)) for place in range(engine_count(two))] == [[0], [0], [1], [1]]
+    wide = make_spec(4, rollout={"engine": "vllm", "tensorParallelSize": 2})
+    assert [list(ranks_of_engine(wide, place)) for place in range(engine_count(wide))] == [[0, 1], [2, 3]]
+
+
 @pytest.mark.parametrize("dims", [ParallelDims(replicate=2), ParallelDims(shard=2)])
 def test_replicas_and_shards_have_the_gradient_of_one_rank(tmp_path, two_ranks, dims: ParallelDims):
     folder = write_model(tmp_path, "tied")
@@ -46,6 +57,47 @@ def test_replicas_and_shards_have_the_gradient_of_one_rank(tmp_path, two_ranks, 
     for ours, mesh in results:
         assert mesh == ({"replicate": 2, "shard": 1} if dims.replicate > 1 else {"shard": 2})
         assert largest_difference(ours, expected) < 2e-5
+
+
+@pytest.fixture(scope="module")
+def four_ranks() -> Iterator[Ranks]:
+    with Ranks(4) as ranks:
+        yield ranks
+
+
+def test_two_replicas_of_two_shards_train_and_save_as_one_rank_does(tmp_path, four_ranks):
+    """Gradient, weights after AdamW, checkpoint; and a rank alone restores what four wrote."""
+    folder, directories = write_model(tmp_path, "tied"), [tmp_path / "one", tmp_path / "four"]
+    dims = ParallelDims.over(4, replicate=2)
+    expected = alone(make_spec(1), train_and_save, folder, directories[0])
+    results = four_ranks.run(make_spec(4), train_and_save, folder, directories[1], parallel=dims)
+    for gradient, weights, shape in results:
+        assert shape == (2, 2)
+        assert largest_difference(gradient, expected[0]) < 2e-5
+        assert largest_difference(weights, expected[1]) < 2e-5
+    restored = alone(make_spec(1), restored_weights, folder, directories[1])
+    assert largest_difference(results[0][1], restored) == 0
+    assert sum(path.stat().st_size for path in directories[1].glob("*.distcp")) < 1.6 * sum(
+        path.stat().st_size for path in directories[0].glob("*.distcp")
+    ), "each shard is written once"
+
+
+def restored_weights(worker, folder, directory):
+    worker.load(folder)
+    worker.begin_stage("sft")
+    worker.restore(str(directory))
+    return all_whole(worker)
+
+
+def train_and_save(worker, folder, directory):
+    gradient, _ = gradient_and_mesh(worker, folder)
+    worker.begin_save(str(directory))
+    worker.finish_save()
+    return gradient, all_whole(worker), tuple(worker.mesh.shape)
+
+
+def all_whole(worker):
+    return {name: whole(parameter) for name, parameter in worker.policy.module.named_parameters()}
 
 
 def gradient_and_mesh(worker, folder):

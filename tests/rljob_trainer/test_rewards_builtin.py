@@ -1,5 +1,6 @@
 """The rewards that ship, against values worked out by hand."""
 
+import json
 from pathlib import Path
 from typing import Any, get_args
 
@@ -227,3 +228,41 @@ def test_numpy_numbers_count_and_arrays_do_not():
 
     assert to_score(np.float32(0.5)) == Score(0.5)
     assert isinstance(to_score(np.array([1.0, 2.0])), Failure)
+
+
+SQUARE = "Here it is:\n```python\nprint(int(input()) ** 2)\n```\n"
+FUNCTION = "```python\ndef f(a, b):\n    return [a, b]\n```"
+PAIRS = {"inputs": ["2\n", "3\n", "4\n"], "outputs": ["4\n", "9", "-16"]}
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "arguments", "expected"),
+    [
+        (SQUARE, {"inputs": ["2\n", "3"], "outputs": ["4\n", "9"]}, {}, 1),
+        (SQUARE, json.dumps(PAIRS), {}, 0),
+        (SQUARE, PAIRS, {"score": "share"}, 2 / 3),
+        (SQUARE, PAIRS, {"max_tests": 2}, 1),
+        ("print(int(input()) ** 2)", PAIRS, {"score": "share"}, 0),  # no fenced block
+        (f"{SQUARE}\n{FUNCTION}", PAIRS, {"score": "share"}, 0),  # the last block counts
+        (FUNCTION, {"fn_name": "f", "inputs": [[1, "x"], '1\n"y"'], "outputs": [[[1, "x"]], '[1, "y"]']}, {}, 1),
+        (FUNCTION, {"fn_name": "g", "inputs": [[1, 2]], "outputs": [[[1, 2]]]}, {}, 0),
+        (
+            "```\nclass Solution:\n    def f(self, a): return a\n```",
+            {"fn_name": "f", "inputs": [[7]], "outputs": [7]},
+            {},
+            1,
+        ),
+        (FUNCTION, "assert f(1, 2) == [1, 2]", {}, 1),
+        (FUNCTION, ["assert f(1, 2) == [1, 2]", "assert f(1, 2) == 3"], {"score": "share"}, 1 / 2),
+        ("```python\nimport os; os._exit(0)\n```", "assert False", {}, 0),
+        ("```python\nwhile True: pass\n```", PAIRS, {"timeout": 0.5}, 0),
+    ],
+)
+def test_code_tests(response, truth, arguments, expected):
+    assert score("code_tests", response, truth, **arguments) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("truth", [None, 4, [], {"inputs": ["1"]}, {"inputs": ["1"], "outputs": []}])
+def test_code_tests_refuses_a_row_without_tests(truth):
+    with pytest.raises(ValueError, match="ground_truth has"):
+        score("code_tests", SQUARE, truth)

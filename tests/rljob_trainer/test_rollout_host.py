@@ -56,7 +56,9 @@ def hosts(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     def make(attempt: int = 1, from_version: int = 0) -> RolloutProcess:
         root = str(volume.root)
         me: Any = None
-        made.append(RolloutProcess(RolloutSettings(REWARDS, root, root, {}, "log", root, FINGERPRINT, 0, False), me))
+        made.append(
+            RolloutProcess(RolloutSettings(REWARDS, root, root, {}, "log", root, FINGERPRINT, 0, False, 256), me)
+        )
         made[-1].start(attempt, from_version)
         return made[-1]
 

@@ -154,7 +154,7 @@ def site_in(folder: Path, pace: float, **spec: Any) -> Iterator[Site]:
         context = WorkerContext(job, "cpu", 1, roster, heartbeats)
         settings = RolloutSettings(
             job.rewards, str(folder / "model"), str(folder), {}, str(folder / "log"), str(folder), "settings", 0,
-            deterministic=False,
+            deterministic=False, engine_runs=256,
         )  # fmt: skip
         host = CountedClient(context, settings, 1, 0)
         host.load()

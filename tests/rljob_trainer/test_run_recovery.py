@@ -1,4 +1,7 @@
-"""A run whose processes are killed one after the other: it ends as one that nobody disturbed, bit for bit."""
+"""A run whose processes are killed one after the other: it ends as one that nobody disturbed, bit for bit.
+
+The run that is disturbed has two engines, the other one.
+"""
 
 import json
 import re
@@ -99,8 +102,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("recovery")
     run, calm, before, attempts = folder / "run", folder / "calm", {}, {}
     job = write_job(
-        folder, training=LONG, rollout={"deterministic": True}, recovery={"backoff": {"initial": "100ms"}},
-        checkpoint={"everySteps": EVERY_STEPS, "resume": "never"},
+        folder, training=LONG, rollout={"deterministic": True, "enginesPerGpu": 2},
+        recovery={"backoff": {"initial": "100ms"}}, checkpoint={"everySteps": EVERY_STEPS, "resume": "never"},
     )  # fmt: skip
     with machine() as place:
         process = place.start_run(job, "--dir", run)
@@ -119,7 +122,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             attempts[name] = last_attempt(Volume(run))
         interrupt(process)
         ended = finish(process)
-        undisturbed = place.rljob("run", job, "--dir", calm, "--set", f"training.steps={steps(run)[-1]}")
+        length = f"training.steps={steps(run)[-1]}"
+        undisturbed = place.rljob("run", job, "--dir", calm, "--set", length, "--set", "rollout.enginesPerGpu=1")
         yield Story(run, before, attempts, ended, calm, undisturbed)
 
 
@@ -160,7 +164,7 @@ def test_engine_and_scorer_are_replaced_while_the_driver_goes_on(story: Story):
 
 def test_the_spare_takes_the_engines_place_though_a_former_driver_started_it(story: Story):
     log = [json.loads(line) for line in Volume(story.run).log(story.attempts["engine"]).read_text().splitlines()]
-    assert [line["name"] for line in log if line["event"] == "engine_started"] == ["engine-1"]
+    assert [line["name"] for line in log if line["event"] == "engine_started"] == ["engine-2"]
 
 
 def test_the_end_of_a_rank_ends_the_attempt_and_is_named(story: Story):

@@ -8,6 +8,7 @@ from rljob_api.v1alpha1.cluster import Cluster
 from rljob_api.v1alpha1.model import FromScratch, Model
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rljob import RLJobSpec
+from rljob_api.v1alpha1.rollout_correction import CORRECTIONS, BypassLoss, Rejecting, RolloutCorrection, Weighting
 from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss
 
 
@@ -42,6 +43,16 @@ class ResolvedDynamicSampling(DynamicSampling):
     max_rounds: int
 
 
+class ResolvedRolloutCorrection(RolloutCorrection):
+    rollout_is: Weighting
+    rollout_is_threshold: str
+    rollout_is_batch_normalize: bool
+    rollout_rs: list[Rejecting]
+    rollout_rs_threshold: list[str]
+    bypass_mode: bool
+    loss_type: BypassLoss
+
+
 class ResolvedAlgorithm(Algorithm):
     advantage: Advantage
     loss: Loss
@@ -62,6 +73,7 @@ class ResolvedAlgorithm(Algorithm):
     entropy_coefficient: float
     positive_nll_coefficient: float
     dynamic_sampling: ResolvedDynamicSampling
+    rollout_correction: ResolvedRolloutCorrection
 
 
 class ResolvedSpec(RLJobSpec):
@@ -139,6 +151,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         "horizon": row.kl_horizon,
     }
     sampling = {"enabled": row.dynamic_sampling_enabled, "max_rounds": row.dynamic_sampling_max_rounds}
+    correction = asdict(CORRECTIONS[algorithm.rollout_correction.preset])
     written = algorithm.model_dump(exclude_none=True)
     return (
         preset
@@ -147,5 +160,6 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         | {
             "kl": kl | written.get("kl", {}),
             "dynamic_sampling": sampling | written.get("dynamic_sampling", {}),
+            "rollout_correction": correction | written.get("rollout_correction", {}),
         }
     )

@@ -10,6 +10,13 @@ from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero
 class Fsdp(ApiModel):
     """Sharding of the policy over the ranks (FSDP2)."""
 
+    replicas: Annotated[int, Field(ge=1, le=4096)] = Field(
+        1,
+        description="Copies of the policy (HSDP). Each is sharded over ranks / replicas neighbouring ranks, which"
+        " gather its layers; gradients are averaged over the copies. More copies gather over fewer ranks, such as those"
+        " of a node, and take more memory: their weights, gradients and optimizer each.",
+    )
+
     offload: Literal["none", "parameters", "optimizer", "all"] = Field(
         "none",
         description="What lies in host memory instead of a GPU's. parameters: the float32 shards and their gradients;"

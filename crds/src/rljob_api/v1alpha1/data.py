@@ -16,7 +16,8 @@ class Data(ApiModel):
     The `datasets` library reads the last two, with arguments as in org/name?config=main&split=test. Each row has
     verl's columns: data_source, prompt (a list of messages), reward_model {style, ground_truth}, extra_info, ability.
     The chat template renders the messages with all their fields, and the JSON schemas of column tools.
-    `synthetic://TASK?rows=N&seed=S` names a generated task instead.
+    `synthetic://TASK?rows=N&seed=S` names a generated task instead, and `reasoning-gym://TASK?size=N&seed=S` one of the
+    library reasoning-gym.
     """
 
     train: Annotated[Files, Field(min_length=1)] = Field(description="Sources of training rows, in this order.")

@@ -17,7 +17,10 @@ from rljob_api.v1alpha1.base import (
 )
 from rljob_api.v1alpha1.reward_models import RewardModel
 
-Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity", "countdown"]
+Builtin = Literal[
+    "exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity", "countdown", "code_tests",
+    "reasoning_gym",
+]  # fmt: skip
 
 
 def _named(function: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rljob_api.v1alpha1.actor import Actor
-from rljob_api.v1alpha1.algorithm import Algorithm, governed
+from rljob_api.v1alpha1.algorithm import Algorithm, of_preset
 from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_map
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
@@ -36,7 +36,7 @@ _RANKS = (
     " self.cluster.gpusPerNode == 0 ? 1 : self.cluster.gpusPerNode)"
 )
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
-_ADVANTAGE = governed("advantage", "advantage", owner="self.algorithm")
+_ADVANTAGE = of_preset("advantage", "advantage", owner="self.algorithm")
 _SFT = "self.algorithm.preset == 'sft'"
 
 
@@ -138,6 +138,16 @@ class RLJobSpec(ApiModel):
             "actor.tokensPerMicroBatch must be at least data.maxPromptTokens + data.maxResponseTokens, the longest"
             " sample: raise it",
             "actor.tokensPerMicroBatch",
+        ),
+        Rule(
+            f"({_RANKS}) % self.actor.fsdp.replicas == 0",
+            "actor.fsdp.replicas must divide cluster.nodes x cluster.ranksPerNode, the number of ranks: lower it",
+            "actor.fsdp.replicas",
+        ),
+        Rule(
+            f"!has(self.cluster.minNodes) || ({_LEAST_RANKS}) % self.actor.fsdp.replicas == 0",
+            "actor.fsdp.replicas must divide cluster.minNodes x cluster.ranksPerNode: raise cluster.minNodes",
+            "cluster.minNodes",
         ),
         Rule(
             f"({_RANKS}) % self.rollout.tensorParallelSize == 0",

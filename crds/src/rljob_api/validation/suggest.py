@@ -34,6 +34,7 @@ VERL_NAMES = {
     "ppo_epochs": "spec.actor.epochs",
     "ppo_max_token_len_per_gpu": "spec.actor.tokensPerMicroBatch",
     "param_offload": "spec.actor.fsdp.offload",
+    "fsdp_size": "spec.actor.fsdp.replicas",
     "optimizer_offload": "spec.actor.fsdp.offload",
     "enable_gradient_checkpointing": "spec.actor.recompute",
     "use_torch_compile": "spec.actor.compile",

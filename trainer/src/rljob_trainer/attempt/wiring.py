@@ -227,6 +227,7 @@ class Wiring:
             fingerprint=self._rollout_fingerprint,
             seed=self._spec.rollout.seed,
             deterministic=self._spec.rollout.deterministic,
+            engine_runs=self._spec.rollout.max_num_seqs,
             trust_remote_code=self._spec.model.trust_remote_code,
         )
 
@@ -240,6 +241,7 @@ class Wiring:
             device=self._device,
             max_num_seqs=rollout.max_num_seqs,
             tensor_parallel_size=rollout.tensor_parallel_size,
+            engines_per_gpu=rollout.engines_per_gpu,
             gpu_memory_utilization=rollout.gpu_memory_utilization,
             enforce_eager=rollout.enforce_eager,
             seed=rollout.seed,

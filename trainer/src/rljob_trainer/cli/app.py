@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "plan": "Print the GPU memory that each phase of a job takes.",
     "preflight": "Measure the links between this machine's GPUs.",
     "data": "Write a small example data set.",
+    "model": "Fetch a small pretrained model.",
     "status": "Summarise a run's directory.",
     "logs": "Print the logs of a run's drivers.",
     "plot": "Draw the curves of one or several runs.",

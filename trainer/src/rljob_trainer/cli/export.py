@@ -30,12 +30,12 @@ def export(
 
     disable_progress_bar()
     ref = choose_checkpoint(run, step)
-    _clean_up_at_ctrl_c()
+    clean_up_at_ctrl_c()
     size = export_model(ref, target, dtype.value, trust_remote_code=trust_remote_code)
     typer.echo(f"{target}: the policy of step {ref.manifest.step}, {size / 1e6:.1f} MB in {dtype.value}")
 
 
-def _clean_up_at_ctrl_c() -> None:
+def clean_up_at_ctrl_c() -> None:
     """Turn Ctrl-C into SystemExit, so that a partial model is deleted."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, lambda number, _: sys.exit(128 + number))

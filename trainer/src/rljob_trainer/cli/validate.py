@@ -46,8 +46,8 @@ def validate(
 def _wrong_data(judged: "Judged") -> "Iterator[Problem]":
     """Errors in the URLs of generated tasks and in the arguments of data sets."""
     from rljob_api.validation import Problem
+    from rljob_trainer.data.generated import generator
     from rljob_trainer.data.library import argument_errors
-    from rljob_trainer.data.tasks import SCHEME, synthetic_errors
 
     for block, name in (("data", "train"), ("data", "validation"), ("sft", "data")):
         for index in judged.entries("spec", block, name):
@@ -55,7 +55,8 @@ def _wrong_data(judged: "Judged") -> "Iterator[Problem]":
             url = judged.sound(*place)
             if isinstance(url, str):
                 field = f"spec.{block}.{name}[{index}]"
-                errors = synthetic_errors if url.startswith(SCHEME) else argument_errors
+                generated = generator(url)
+                errors = generated.errors if generated else argument_errors
                 for error in errors(url, field):
                     yield Problem(*judged.document.locate(place, key=False), field, error.message)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from rljob_trainer.data.columns import MEDIA, BadRow, Row, is_text
+from rljob_trainer.data.generated import generator
 from rljob_trainer.data.library import FILES, named, open_named
 from rljob_trainer.data.tables import JsonlTable, ListTable, ParquetTable, Table, open_json
-from rljob_trainer.data.tasks import SCHEME, check_synthetic, read_synthetic
 from rljob_trainer.errors import DataError
 from rljob_trainer.paths import locate, no_file
 
@@ -126,16 +126,16 @@ def peek(files: Sequence[str], base_dir: Path, field: str) -> Rows:
     sources: list[Source] = []
     for i, name in enumerate(files):
         place = f"{field}[{i}]"
-        if name.startswith(SCHEME):
-            check_synthetic(name, place)
+        if (generated := generator(name)) is not None:
+            generated.check(name, place)
         elif (found := named(name, base_dir, place)) is None or found.folder:
             sources += _open(name, base_dir, place, most=1)
     return Rows(sources)
 
 
 def _open(name: str, base_dir: Path, field: str, most: int | None = None) -> Iterator[Source]:
-    if name.startswith(SCHEME):
-        yield Source(name, field, ListTable(read_synthetic(name, field)))
+    if (generated := generator(name)) is not None:
+        yield Source(name, field, ListTable(generated.read(name, field)))
     elif "://" in name:
         raise DataError(f"{name} is a URL; download it, and give the path of the file", field=field)
     elif (found := named(name, base_dir, field)) is not None:

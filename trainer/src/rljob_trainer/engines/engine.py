@@ -46,8 +46,10 @@ class EngineSettings:
     model_dir: a local folder with config.json and the tokenizer's files; its weights are never read.
     max_model_len: prompt and answer together, in tokens.
     max_num_seqs: samples generated at once.
-    gpu_memory_utilization: share of the GPU's memory for weights, activations and KV cache (vllm on cuda).
+    gpu_memory_utilization: share of the GPU's memory for weights, activations and KV cache (vllm on cuda), of all
+        engines of the GPU together.
     tensor_parallel_size: GPUs that one engine spreads over (vllm).
+    engines_per_gpu: engines that share a GPU, or the cores of a rank on a CPU.
     enforce_eager: no CUDA graphs, no compilation (vllm).
     seed: of an engine that does not sample by each request's seeds (vllm on cuda); different for each engine of a job,
         or engines would draw the same noise.
@@ -62,6 +64,7 @@ class EngineSettings:
     device: Literal["cpu", "cuda"] = "cpu"
     max_num_seqs: int = 256
     tensor_parallel_size: int = 1
+    engines_per_gpu: int = 1
     gpu_memory_utilization: float = 0.5
     enforce_eager: bool = False
     seed: int = 0

@@ -33,11 +33,14 @@ class EngineProcess:
 
     # ------------------------------------------------------------------ the driver
 
-    def start(self, gpus: Sequence[str], place: int) -> None:
-        """Build the engine (seconds to minutes). Raises JobError with the remedy if it cannot run here.
+    def start(self, gpus: Sequence[str], place: int, *_before: None) -> None:
+        """Build the engine (seconds to minutes), if there is none. Raises JobError with the remedy if it cannot run.
 
         gpus: all that it may see, as CUDA_VISIBLE_DEVICES names them. place: among the job's engines, from 0.
+        _before: starts that this one waits for.
         """
+        if self._loop.engine is not None:
+            return
         if gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         settings = replace(self._settings, seed=self._settings.seed + place)

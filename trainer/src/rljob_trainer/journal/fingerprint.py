@@ -19,6 +19,7 @@ from rljob_trainer.paths import locate
 # What changes speed and memory alone; a field that is not named here counts.
 _ROLLOUT_SPEED = {
     "tensor_parallel_size",
+    "engines_per_gpu",
     "gpu_memory_utilization",
     "max_num_seqs",
     "enforce_eager",

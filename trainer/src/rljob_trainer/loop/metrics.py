@@ -8,6 +8,7 @@ import numpy as np
 
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.spread import added, reported
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import Updated, Usage
 from rljob_trainer.rollouts.weight_sync import Synced
@@ -124,6 +125,7 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: b
         names.ACTOR_DRIFT: sum(part.sums.drift for part in parts) / _tokens(parts),
         names.ACTOR_COVARIANCE: sum((part.sums.covariance for part in parts), start=CovarianceSums()).covariance(),
         names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.effective_sample_size,
+        **reported(added([part.correction for part in parts])),
     }
     if importance.mean_difference is not None and importance.max_difference is not None:
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MEAN] = importance.mean_difference

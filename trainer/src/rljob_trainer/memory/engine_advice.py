@@ -40,13 +40,14 @@ def engine_remedy(phase: EnginePhase, held: Held, settings: EngineSettings) -> R
     """The field that helps most. In a sync the KV cache lacks what the trainer still holds; else activations do."""
     if settings.kind == "hf":
         return _fewer_sequences(settings)
-    present = settings.gpu_memory_utilization
+    present, engines = settings.gpu_memory_utilization, settings.engines_per_gpu
     if not held.total:
         return Remedy(_SHARE, "lower it, or lower data.maxResponseTokens or rollout.maxNumSeqs")
     if phase == "weight sync":
-        share = below((held.total - held.others - _MARGIN) / held.total)
+        share = below(engines * (held.total - held.others - _MARGIN) / held.total)
     else:
-        share = below(min(present - (held.wanted - held.free + _MARGIN) / held.total, present - 0.05))
+        lacking = engines * (held.wanted - held.free + _MARGIN)
+        share = below(min(present - lacking / held.total, present - 0.05))
     if not share:
         return _fewer_sequences(settings)
     return Remedy(_SHARE, lowered(present, min(share, below(present - 0.05) or share)))
@@ -61,18 +62,20 @@ def _fewer_sequences(settings: EngineSettings) -> Remedy:
 def start_error(text: str, total: int, settings: EngineSettings) -> JobError:
     """The error of vLLM, which measures the GPU as it starts. text: its own words. total: of the GPU, 0 if unknown."""
     remedy = _start_remedy(text, total, settings)
-    share = f"{settings.gpu_memory_utilization:.0%}"
+    share = f"{settings.gpu_memory_utilization / settings.engines_per_gpu:.0%}"
     return JobError(f"vLLM does not fit into {share} of the memory ({text}): {remedy.advice}", field=remedy.field)
 
 
 def _start_remedy(text: str, total: int, settings: EngineSettings) -> Remedy:
-    present = settings.gpu_memory_utilization
+    present, engines = settings.gpu_memory_utilization, settings.engines_per_gpu
     if found := _TOO_FULL.search(text):
-        share = below(float(found[1]) / float(found[2]))
+        share = below(engines * float(found[1]) / float(found[2]))
         return Remedy(_SHARE, lowered(present, share) if share else "end what else uses this GPU")
     found = _CACHE_TOO_SMALL.search(text)
     lacking = float(found[1]) - float(found[2]) if found else 1.0
-    share = above(present + lacking * GIB / total) if total else 0.0
+    share = above(present + engines * lacking * GIB / total) if total else 0.0
     if share:
         return Remedy(_SHARE, raised(present, share))
+    if engines > 1:
+        return Remedy("spec.rollout.enginesPerGpu", f"lower it to {engines - 1}")
     return Remedy(_SHARE, "raise it, or lower spec.data.maxResponseTokens or spec.rollout.maxNumSeqs")

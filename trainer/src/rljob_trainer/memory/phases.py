@@ -1,6 +1,6 @@
 """Bytes of one GPU in each phase of a step. Pure.
 
-    rollout   ranks: weights, optimizer      engines: weights, KV cache, all of their share
+    rollout   ranks: weights, optimizer      engines: weights, KV cache of each, all of their share
     update    ranks: the largest of five moments below      engines: asleep
     sync      ranks: weights, optimizer, buckets, the tensor on its way     engines: weights, then all of their share
 
@@ -42,9 +42,10 @@ def phases(size: ModelSize, work: Work, gpu: int) -> dict[str, Parts]:
     """The parts of each phase, by its name. gpu: bytes of the GPU."""
     largest = max(_moments(size, work), key=_sum)
     update = _kept(size, work) | {name: nbytes for name, nbytes in largest.items() if nbytes}
-    if not work.engine:
+    if not work.engines:
         return {"update": {**update, "CUDA contexts": CONTEXT}}
-    asleep = {"CUDA contexts": 2 * CONTEXT} | ({} if work.eager or not work.share else {"CUDA graphs": GRAPHS})
+    asleep = {"CUDA contexts": (1 + work.engines) * CONTEXT}
+    asleep |= {} if work.eager or not work.share else {"CUDA graphs": work.engines * GRAPHS}
     return {
         "rollout": {**_kept(size, work), **_engine(size, work, gpu), **asleep},
         "update": {**update, **asleep},
@@ -100,14 +101,19 @@ def _slice(size: ModelSize, work: Work) -> int:
 
 
 def _engine(size: ModelSize, work: Work, gpu: int) -> Parts:
-    """Of an engine that generates. hf takes what its sequences need."""
-    weights = 2 * size.parameters // work.tensor_parallel
+    """Of the GPU's engines that generate. hf takes what its sequences need."""
+    weights = _weights(size, work)
     if not work.share:
-        return {"engine's weights": weights, "KV cache": size.kv * work.longest * work.sequences}
+        return {"engine's weights": weights, "KV cache": work.engines * size.kv * work.longest * work.sequences}
     logits = 10 * work.sequences * size.vocabulary  # bfloat16, and two copies in float32
-    activations = max(2 * size.widest * _BATCHED_TOKENS, logits) // work.tensor_parallel
+    activations = work.engines * max(2 * size.widest * _BATCHED_TOKENS, logits) // work.tensor_parallel
     cache = int(work.share * gpu) - weights - activations
     return {"engine's weights": weights, "engine's activations": activations, "KV cache": max(cache, 0)}
+
+
+def _weights(size: ModelSize, work: Work) -> int:
+    """Of the GPU's engines: each has its own."""
+    return work.engines * 2 * size.parameters // work.tensor_parallel
 
 
 def _sync(size: ModelSize, work: Work, gpu: int) -> Parts:
@@ -116,7 +122,7 @@ def _sync(size: ModelSize, work: Work, gpu: int) -> Parts:
     sending = {
         "buckets": 2 * max(work.bucket, tensor),
         "tensor on its way": 2 * tensor,
-        "engine's weights": 2 * size.parameters // work.tensor_parallel,
+        "engine's weights": _weights(size, work),
     }
     awake = {"tensor on its way": 2 * tensor, **_engine(size, work, gpu)} if work.share else sending
     return max(sending, awake, key=_sum)
@@ -133,4 +139,4 @@ def _sum(parts: Parts) -> int:
 
 def cached_tokens(size: ModelSize, work: Work, parts: Parts) -> int:
     """Tokens that the KV cache of one engine holds. parts: of the rollout."""
-    return parts["KV cache"] * work.tensor_parallel // size.kv
+    return parts["KV cache"] * work.tensor_parallel // (work.engines * size.kv)

@@ -9,7 +9,9 @@ from rljob_trainer.memory.model import ModelSize
 from rljob_trainer.memory.phases import Parts, cached_tokens, phases
 from rljob_trainer.memory.work import Work
 
-_SHARE, _TOKENS = "spec.rollout.gpuMemoryUtilization", "spec.actor.tokensPerMicroBatch"
+_SHARE, _ENGINES = "spec.rollout.gpuMemoryUtilization", "spec.rollout.enginesPerGpu"
+
+_TOKENS = "spec.actor.tokensPerMicroBatch"
 
 _SHARES = tuple(step / 20 for step in range(19, 0, -1))
 """Values of gpuMemoryUtilization, the largest first."""
@@ -59,7 +61,7 @@ class MemoryPlan:
 def plan(size: ModelSize, work: Work, gpu: int) -> MemoryPlan:
     """gpu: bytes of one GPU."""
     found = phases(size, work, gpu)
-    cached = cached_tokens(size, work, found["rollout"]) if work.engine else None
+    cached = cached_tokens(size, work, found["rollout"]) if work.engines else None
     return MemoryPlan(size, work, gpu, found, tuple(_too_much(size, work, gpu, found, cached)), cached)
 
 
@@ -67,7 +69,7 @@ def _too_much(
     size: ModelSize, work: Work, gpu: int, found: Mapping[str, Parts], cached: int | None
 ) -> Iterator[TooMuch]:
     if cached is not None and work.share and cached < work.longest:
-        needed = found["rollout"]["engine's weights"] + size.kv * work.longest // work.tensor_parallel
+        needed = found["rollout"]["engine's weights"] + work.engines * size.kv * work.longest // work.tensor_parallel
         yield TooMuch("KV cache", needed, _for_cache(size, work, gpu))
     for phase, parts in found.items():
         needed = sum(parts.values())
@@ -122,6 +124,8 @@ def _for_engine(size: ModelSize, work: Work, gpu: int) -> Remedy:
         smaller = replace(work, share=share)
         if 0 < share < work.share and fits(smaller) and not _lacks_cache(size, smaller, gpu):
             return Remedy(_SHARE, f"lower it to {share:g}")
+    if fewer := _fewer_engines(work, lambda less: fits(less) and not _lacks_cache(size, less, gpu)):
+        return fewer
     if not work.share:
         return Remedy("spec.rollout.maxNumSeqs", "lower it")
     return _for_shards(size, work, gpu, "rollout", "sync")
@@ -131,7 +135,16 @@ def _for_cache(size: ModelSize, work: Work, gpu: int) -> Remedy:
     for share in reversed(_SHARES):
         if share > work.share and not _lacks_cache(size, replace(work, share=share), gpu):
             return Remedy(_SHARE, f"raise it to {share:g}")
+    if fewer := _fewer_engines(work, lambda less: not _lacks_cache(size, less, gpu)):
+        return fewer
     return Remedy("spec.rollout.tensorParallelSize", "raise it, or lower data.maxResponseTokens")
+
+
+def _fewer_engines(work: Work, enough: Callable[[Work], bool]) -> Remedy | None:
+    """As many as still do."""
+    counts = range(work.engines - 1, 0, -1)
+    found = next((count for count in counts if enough(replace(work, engines=count))), None)
+    return Remedy(_ENGINES, f"lower it to {found}") if found else None
 
 
 def _lacks_cache(size: ModelSize, work: Work, gpu: int) -> bool:

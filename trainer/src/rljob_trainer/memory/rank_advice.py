@@ -16,8 +16,8 @@ REST = "activations and temporary tensors"
 _MOSTLY = 0.8
 """Share of the GPU that weights, gradients and optimizer may take before fewer tokens a pass cannot help."""
 
-_CONTEXTS = 2 * GIB
-"""CUDA contexts of rank and engine, and what the engine keeps while it sleeps."""
+_CONTEXT = GIB
+"""CUDA context of a rank or an engine, and what the engine keeps while it sleeps."""
 
 _SMALL_BUCKET = 64
 """MiB of a bucket below which smaller ones save nothing that matters."""
@@ -68,12 +68,13 @@ def _fewer_shards(spec: ResolvedSpec) -> Remedy:
 
 
 def _smaller_engine(held: Held, kept: int, spec: ResolvedSpec) -> Remedy:
-    """The engine's share is what the rank leaves; then the buckets; then what the rank keeps."""
+    """The engines' share is what the rank leaves; then the buckets; then what the rank keeps."""
     rollout = spec.rollout
     if not held.total:
         return Remedy("spec.rollout.gpuMemoryUtilization", "lower it, or lower rollout.weightSync.bucketMib")
     buckets = 2 * rollout.weight_sync.bucket_mib << 20
-    share = below((held.total - kept - buckets - held.wanted - _CONTEXTS) / held.total)
+    contexts = (1 + rollout.engines_per_gpu) * _CONTEXT
+    share = below((held.total - kept - buckets - held.wanted - contexts) / held.total)
     if 0 < share < rollout.gpu_memory_utilization:
         return Remedy("spec.rollout.gpuMemoryUtilization", lowered(rollout.gpu_memory_utilization, share))
     if rollout.weight_sync.bucket_mib > _SMALL_BUCKET:

@@ -17,7 +17,7 @@ class Work:
     host_weights, host_optimizer: they are in host memory between uses.
     reference: the ranks hold a frozen copy in bfloat16.
     bucket: bytes of one bucket of the sync.
-    engine: the job has engines. share: of the GPU, for an engine while it generates.
+    engines: that share the GPU; 0 if the job has none. share: of the GPU, for all of them while they generate.
     tensor_parallel: GPUs of one engine. sequences: that an engine generates at once. eager: no CUDA graphs.
     """
 
@@ -33,7 +33,7 @@ class Work:
     host_optimizer: bool
     reference: bool
     bucket: int
-    engine: bool
+    engines: int
     share: float
     tensor_parallel: int
     sequences: int
@@ -46,7 +46,7 @@ def work_of(spec: ResolvedSpec) -> Work:
     samples = data.prompts_per_step if spec.supervised_only else actor.mini_batch_size * rollout.samples_per_prompt
     each = -(-samples // spec.ranks) * longest  # tokens of a rank in a minibatch, at most
     return Work(
-        shards=spec.ranks,
+        shards=spec.ranks // actor.fsdp.replicas,
         tokens=min(actor.tokens_per_micro_batch, each),
         longest=longest,
         accumulates=each > actor.tokens_per_micro_batch,
@@ -58,7 +58,7 @@ def work_of(spec: ResolvedSpec) -> Work:
         host_optimizer=actor.fsdp.offload in {"optimizer", "all"},
         reference=spec.needs_reference and not spec.supervised_only,
         bucket=rollout.weight_sync.bucket_mib << 20,
-        engine=not spec.supervised_only,
+        engines=0 if spec.supervised_only else rollout.engines_per_gpu,
         share=rollout.gpu_memory_utilization if rollout.engine == "vllm" else 0.0,
         tensor_parallel=rollout.tensor_parallel_size,
         sequences=rollout.max_num_seqs,

@@ -256,7 +256,7 @@ class RankClient:
 def _rank_settings(context: WorkerContext, rank: int) -> RankSettings:
     return RankSettings(
         rank=rank,
-        parallel=ParallelDims.over(context.spec.ranks),
+        parallel=ParallelDims.over(context.spec.ranks, replicate=context.spec.actor.fsdp.replicas),
         device_type="cuda" if context.device_type == "cuda" else "cpu",
         sync_groups=sync_groups(context.spec, context.device_type),
         threads=context.threads,

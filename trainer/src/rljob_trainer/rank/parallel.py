@@ -81,6 +81,21 @@ class ParallelDims:
         return init_device_mesh(device_type, (self.replicate, self.shard), mesh_dim_names=("replicate", "shard"))
 
 
+def engine_count(spec: ResolvedSpec) -> int:
+    """All engines of a job. Each has a place from 0 on: a number that outlives its process."""
+    return spec.ranks // spec.rollout.tensor_parallel_size * spec.rollout.engines_per_gpu
+
+
+def ranks_of_engine(spec: ResolvedSpec, place: int) -> range:
+    """The ranks whose GPUs that engine uses. Engines of one GPU have places side by side.
+
+    Two ranks, enginesPerGpu 2: engines 0 and 1 are on the GPU of rank 0, engines 2 and 3 on that of rank 1.
+    """
+    size = spec.rollout.tensor_parallel_size
+    first = place // spec.rollout.engines_per_gpu * size
+    return range(first, first + size)
+
+
 def sync_groups(spec: ResolvedSpec, device_type: str) -> tuple[tuple[int, ...], ...]:
     """Ranks that send weights together: those of one engine on GPUs, all of one node if memory is shared."""
     size = spec.rollout.tensor_parallel_size if device_type == "cuda" else spec.cluster.ranks_per_node

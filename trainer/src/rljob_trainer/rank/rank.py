@@ -33,8 +33,9 @@ from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.compiling import compiled_graphs
+from rljob_trainer.rank.correcting import correction_of, rejection_of, weigh
 from rljob_trainer.rank.forward import Policy, score_only
-from rljob_trainer.rank.masking import Rejection, without_rejected
+from rljob_trainer.rank.masking import without_rejected
 from rljob_trainer.rank.memory import give_back, in_phase
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import reference_of
@@ -62,7 +63,7 @@ class Rank(RankCalls):
 
     policy, reference: the reference is there in RL, if the algorithm compares with it.
     others: further models, which are saved and restored with these two.
-    rejection: tokens that leave the loss although they were sampled; None: none do.
+    correction: of the difference between engine and trainer. rejection: its mask; None: all tokens stay.
     """
 
     policy: ModelRole[Policy]
@@ -73,7 +74,8 @@ class Rank(RankCalls):
         self.device = torch.device(settings.device_type)
         self.reference: ModelRole[Policy] | None = None
         self.others: list[ModelRole[nn.Module]] = []
-        self.rejection: Rejection | None = None
+        self.correction = spec.algorithm.rollout_correction
+        self.rejection = rejection_of(self.correction)
         self._state: RankState | None = None
         self._shard: Shard | None = None
         self._profile = Profile("update")
@@ -172,17 +174,26 @@ class Rank(RankCalls):
     ) -> list[Floats] | None:  # fmt: skip
         self._shard = None
         shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
-        several = len(totals) * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
-        if several or self.spec.kl_in_reward or self.rejection is not None:
+        bypass = self.correction.bypass_mode
+        if not bypass and self._needs_old_log_probs(len(totals)):
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         if self.reference is not None:
             score_samples(self.reference.module, shard, "reference_log_probs", self.device)
-        self._shard = shard if self.rejection is None else without_rejected(shard, self.rejection)
+        if not bypass and self.correction.rollout_is != "none":
+            weigh(shard.ordered, self.correction)
+        self._shard = shard if bypass or self.rejection is None else without_rejected(shard, self.rejection)
         return self._token_kl(shard) if self.spec.kl_in_reward else None
+
+    def _needs_old_log_probs(self, minibatches: int) -> bool:
+        """Whether something needs them before the pass that trains."""
+        several = minibatches * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
+        corrects = self.rejection is not None or self.correction.rollout_is != "none"
+        return several or corrects or self.spec.kl_in_reward
 
     def _token_kl(self, shard: Shard) -> list[Floats]:
         samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator
-        ours, reference = column(samples, "old_log_probs"), column(samples, "reference_log_probs")
+        ours = column(samples, "engine_log_probs" if self.correction.bypass_mode else "old_log_probs")
+        reference = column(samples, "reference_log_probs")
         flat = kl_estimate(estimator, ours, reference, self.spec.algorithm.kl.clip)
         return split(flat.numpy(), samples)
 
@@ -205,7 +216,9 @@ class Rank(RankCalls):
                 copy_weights(self.policy.module, self.reference.module)
         self._log_compilations()
         usage = meter.read(self.policy.module, shard, sums.minibatches / len(shard.plan.minibatches))
-        updated = Updated(sums, _importance(shard, version=training_state.step - 1), usage)
+        importance = _importance(shard, training_state.step - 1, bypass=self.correction.bypass_mode)
+        scored = [sample for sample in shard.ordered if sample.old_log_probs is not None]
+        updated = Updated(sums, importance, usage, correction_of(scored, self.correction))
         self._state = RankState(training_state, updated)
         return updated
 
@@ -272,9 +285,10 @@ class Rank(RankCalls):
         return {role.name: role.state() for role in self.roles() if role.saved}
 
 
-def _importance(shard: Shard, version: int) -> ImportanceSums:
-    """version: of the policy before the update."""
-    samples = shard.ordered
+def _importance(shard: Shard, version: int, *, bypass: bool) -> ImportanceSums:
+    """version: of the policy before the update. bypass: only the first minibatch was scored by it, in its pass."""
+    minibatches = shard.plan.minibatches[:1] if bypass else shard.plan.minibatches
+    samples = [sample for minibatch in minibatches for samples in shard.passes(minibatch) for sample in samples]
     ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
     versions = [each.trajectory.versions[each.trajectory.in_loss] for each in samples]
     present = np.concatenate(versions or [np.zeros(0, np.int32)]) == version

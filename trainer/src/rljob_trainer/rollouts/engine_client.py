@@ -5,10 +5,11 @@ import structlog
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.engine_host import EngineHost, EngineProcess
 from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.parallel import engine_count, ranks_of_engine
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, WorkerContext, rollout_seconds
 from rljob_trainer.workers.placement import options
 from rljob_trainer.workers.waiting import has_raised, wait_for, wait_for_all, wait_for_engines
-from rljob_trainer.workers.worker import Answer, Worker
+from rljob_trainer.workers.worker import Answer, Worker, arriving
 
 log = structlog.get_logger()
 
@@ -16,15 +17,17 @@ log = structlog.get_logger()
 class EngineClient:
     """All rollout engines, each with a place: a number, and with it GPUs. `ready` waits for those that start.
 
+    Engines of one GPU start one after the other: each measures the memory that the others leave.
+
     spare: a process that has imported what an engine needs, for the place of the next one that is lost on its node.
     """
 
     def __init__(self, context: WorkerContext, settings: EngineSettings, ranks: RankClient) -> None:
         self._context, self._settings, self._ranks = context, settings, ranks
-        count = context.spec.ranks // settings.tensor_parallel_size
+        count = engine_count(context.spec)
         self._names = [f"engine-{number}" for number in range(count + 1)]
-        size = settings.tensor_parallel_size
-        self._nodes = [context.placement.of_rank(place * size) for place in range(count)]
+        self._ranks_of = [ranks_of_engine(context.spec, place) for place in range(count)]
+        self._nodes = [context.placement.of_rank(ranks[0]) for ranks in self._ranks_of]
         self._places = [context.signature(settings, place, self._nodes[place]) for place in range(count)]
         self._spare_place = context.signature(settings, "spare", self._nodes[0])
         accepted = (*self._places, self._spare_place)
@@ -52,10 +55,17 @@ class EngineClient:
         self._ranks.give_back_memory()
         gpus = self._ranks.visible_gpus()
         for index in missing:
-            size = self._settings.tensor_parallel_size
-            share = gpus[index * size : (index + 1) * size]
-            worker = self.workers[index]
-            self._started[worker.name] = worker.call(EngineProcess.start, [gpu for gpu in share if gpu], index)
+            share = [gpu for rank in self._ranks_of[index] if (gpu := gpus[rank])]
+            worker, before = self.workers[index], self._before(index) if share else None
+            self._started[worker.name] = worker.call(
+                EngineProcess.start, share, index, *map(arriving, [before] if before else ())
+            )
+
+    def _before(self, index: int) -> Answer[None] | None:
+        """The start of the engine that starts before this one on the same GPU."""
+        beside = [i for i in range(index) if self._ranks_of[i] == self._ranks_of[index]]
+        starting = [self._started[name] for i in beside if (name := self.workers[i].name) in self._started]
+        return starting[-1] if starting else None
 
     def ready(self) -> None:
         """Wait until all engines run. One that cannot start is ended: its process could not try again."""
@@ -67,6 +77,7 @@ class EngineClient:
             except Exception:
                 if has_raised(started):
                     self._context.roster.end(next(worker for worker in self.workers if worker.name == name))
+                self._started.clear()  # those behind it on its GPU were not called: ask all again
                 raise
             settings = self._settings
             log.info("engine_started", name=name, engine=settings.kind, device=settings.device, dtype=settings.dtype)
@@ -129,7 +140,8 @@ class EngineClient:
         roster = self._context.roster
         name = next(name for name in self._names if name not in roster)
         how = {"num_gpus": 0, **options(node)}
-        return roster.start(name, signature, EngineHost, how, name, self._settings, self._context.threads)
+        threads = max(1, self._context.threads // self._settings.engines_per_gpu)
+        return roster.start(name, signature, EngineHost, how, name, self._settings, threads)
 
     def sleep(self) -> None:
         """Have all engines give their GPU memory back. Raises what the first that failed raised."""

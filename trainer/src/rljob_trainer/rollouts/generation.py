@@ -1,15 +1,17 @@
 """Turns of episodes in, completions of engines out. For one thread: the event loop of the rollout host.
 
-    generate ─┐                                              ┌─> engine 0
-    generate ─┼─ one tick ─> Request(prompt, n seeds) ── the least loaded
-    generate ─┘                                              └─> engine 1
+    generate ─┐                                                        ┌─> engine 0
+    generate ─┼─ one tick ─> Request(prompt, n seeds) ─> queue ── the least loaded
+    generate ─┘                                                        └─> engine 1
     deliver(completions) ──> the episodes that wait
 
 Calls of one owner in one tick of the event loop that have the same tokens become one request: its samples share the
-prompt. If an engine is lost, what it had not finished goes to another one.
+prompt. An engine gets what it can run and a little more; the rest waits here for the engine that is first to have room,
+because the lengths of samples are unknown. If an engine is lost, what it had not finished goes to another one.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,9 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.workers.worker import Worker
+
+AHEAD = 1.25
+"""Samples that an engine has, as a multiple of those that it runs at once: a message may take some decode steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,23 @@ class _Pending:
     def unfinished(self) -> int:
         return sum(not turn.future.done() for turn in self.turns)
 
+    @property
+    def tokens(self) -> int:
+        """That an engine may have to compute for it, at most."""
+        return len(self.request.token_ids) + self.unfinished * self.request.sampling.max_tokens
+
+
+@dataclass(slots=True)
+class _Load:
+    """What an engine has not finished."""
+
+    samples: int = 0
+    tokens: int = 0
+
+    def add(self, pending: _Pending) -> None:
+        self.samples += pending.unfinished
+        self.tokens += pending.tokens
+
 
 class Generation:
     """The engines that are attached, and what they were asked for.
@@ -51,13 +73,18 @@ class Generation:
     knows: whether the run has a policy of that version.
     whole_requests: a request that moves to another engine moves with all its samples, also those that are finished:
         the rounding of a deterministic engine depends on how many there are.
+    runs: samples that an engine runs at once; None: engines get all requests at once.
     """
 
-    def __init__(self, subscriber: Subscriber, knows: Callable[[int], bool], *, whole_requests: bool) -> None:
+    def __init__(
+        self, subscriber: Subscriber, knows: Callable[[int], bool], *, whole_requests: bool, runs: int | None = None
+    ) -> None:
         self._subscriber, self._knows, self._whole_requests = subscriber, knows, whole_requests
+        self._most = None if runs is None else int(AHEAD * runs)
         self._engines: dict[str, Worker[EngineProcess]] = {}
         self._waiting: list[_Turn] = []
         self._pending: dict[str, _Pending] = {}
+        self._queue: deque[_Pending] = deque()  # those that no engine has yet
         self._count = 0
 
     async def generate(self, owner: str, token_ids: Ids, sampling: Sampling, seed: int) -> Completion:
@@ -76,6 +103,7 @@ class Generation:
         for worker in engines.values():
             worker.call_beside("inbox", EngineProcess.subscribe, self._subscriber)
         moved = [name for name, pending in self._pending.items() if pending.engine not in engines]
+        self._queue.clear()
         self._send([self._again(self._pending.pop(name)) for name in moved])
 
     def detach(self) -> None:
@@ -98,6 +126,7 @@ class Generation:
                 future.set_result(completion)
             if not pending.unfinished:
                 del self._pending[completion.request_id]
+        self._dispatch()
 
     def forget_cancelled(self) -> None:
         """Abort requests whose turns were all cancelled."""
@@ -129,17 +158,29 @@ class Generation:
         return self._request(turns)
 
     def _send(self, requests: Sequence[_Pending]) -> None:
-        """Give each request to the engine with the fewest unfinished samples; keep it while there is no engine."""
-        load = dict.fromkeys(self._engines, 0)
+        self._pending |= {pending.request.id: pending for pending in requests}
+        self._queue += requests
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Give each request to the engine with the fewest unfinished tokens, while one has room."""
+        if not self._queue:
+            return
+        loads = {identity: _Load() for identity in self._engines}
         for pending in self._pending.values():
-            if pending.engine in load:
-                load[pending.engine] += pending.unfinished
+            if pending.engine in loads:
+                loads[pending.engine].add(pending)
         batches: dict[str, list[Request]] = {}
-        for pending in requests:
-            self._pending[pending.request.id] = pending
-            if load:
-                pending.engine = min(load, key=load.__getitem__)
-                load[pending.engine] += len(pending.turns)
-                batches.setdefault(pending.engine, []).append(pending.request)
+        while self._queue and (identity := self._least_loaded(loads)) is not None:
+            pending = self._queue.popleft()
+            if pending.request.id in self._pending:  # else all its turns were cancelled
+                pending.engine = identity
+                loads[identity].add(pending)
+                batches.setdefault(identity, []).append(pending.request)
         for identity, batch in batches.items():
             self._engines[identity].call_beside("inbox", EngineProcess.submit, self._subscriber.incarnation, batch)
+
+    def _least_loaded(self, loads: Mapping[str, _Load]) -> str | None:
+        """None if no engine has room."""
+        able = [each for each, load in loads.items() if self._most is None or load.samples < self._most]
+        return min(able, key=lambda each: loads[each].tokens, default=None)

@@ -40,6 +40,7 @@ class RolloutSettings:
     model_dir: with the tokenizer. base_dir: where relative paths of reward files start.
     urls: servers of reward models, by name. log: what reward functions print. volume: the run's.
     fingerprint: rollout_fingerprint's. seed: rollout.seed. deterministic: rollout.deterministic.
+    engine_runs: rollout.maxNumSeqs.
     trust_remote_code: model.trustRemoteCode.
     """
 
@@ -52,6 +53,7 @@ class RolloutSettings:
     fingerprint: str
     seed: int
     deterministic: bool
+    engine_runs: int
     trust_remote_code: bool = False
     max_staleness: int = 0
 
@@ -84,7 +86,11 @@ class RolloutProcess:
                 s.rewards, Path(s.model_dir), Path(s.base_dir), s.urls, Path(s.log),
                 trust_remote_code=s.trust_remote_code,
             )  # fmt: skip
-            generation = Generation(self._subscriber, lambda v: v in self._policies, whole_requests=s.deterministic)
+            # Which engine has which request must not depend on time where rounding is to repeat.
+            runs = None if s.deterministic else s.engine_runs
+            generation = Generation(
+                self._subscriber, lambda v: v in self._policies, whole_requests=s.deterministic, runs=runs
+            )
             self._writer = JournalWriter(self._volume)
             self._scorer = scorer
             self._episodes = Episodes(single_turn, scorer, generation, s.seed, self._keep)

@@ -10,7 +10,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import EngineLost, EngineMismatch
 from rljob_trainer.rank.client import RankClient
-from rljob_trainer.rank.parallel import sync_groups
+from rljob_trainer.rank.parallel import ranks_of_engine, sync_groups
 from rljob_trainer.rank.results import Updated
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.types import Floats
@@ -64,8 +64,11 @@ class WeightSync:
         What it returns waits for that. It raises EngineLost for an engine that does not compute what the trainer
         computes: it is replaced; and EngineMismatch if new engines do not either.
         """
-        size, workers = self._spec.rollout.tensor_parallel_size, self._engines.workers
-        feeds = {group: [each for i, each in enumerate(workers) if i * size in group] for group in self._groups}
+        first = [ranks_of_engine(self._spec, place)[0] for place in range(len(self._engines.workers))]
+        feeds = {
+            group: [each for rank, each in zip(first, self._engines.workers, strict=True) if rank in group]
+            for group in self._groups
+        }
         by_rank = [
             [engine for engine in feeds[group] if engine in engines] if rank == group[0] else []
             for group in self._groups

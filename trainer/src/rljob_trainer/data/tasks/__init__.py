@@ -54,7 +54,7 @@ def generate(name: str, task: Task, request: Request) -> list[Mapping[str, Any]]
     misses = 0
     while len(rows) < request.rows and misses < MAX_MISSES:
         example = task.example(rng)
-        if _split_of(example.key) == request.split:
+        if split_of(example.key) == request.split:
             rows.append(to_row(name, len(rows), request.split, task, example))
             misses = 0
         else:
@@ -145,14 +145,14 @@ def make_task(name: str, arguments: Mapping[str, Any], common: Collection[str] =
 
 
 def _no_task(name: str) -> str:
-    return f"unknown task {name!r}{_suggest(name, TASKS)}; the tasks are {', '.join(TASKS)}"
+    return f"unknown task {name!r}{suggest(name, TASKS)}; the tasks are {', '.join(TASKS)}"
 
 
 def _unknown(name: str, arguments: Iterable[str], common: Collection[str]) -> Iterator[str]:
     known = sorted({*common, *_names(TASKS[name])})
     for key in arguments:
         if key not in known:
-            yield f"unknown argument {key!r}{_suggest(key, known)}; {name} has {', '.join(known)}"
+            yield f"unknown argument {key!r}{suggest(key, known)}; {name} has {', '.join(known)}"
 
 
 def make_request(**values: Any) -> Request:
@@ -196,10 +196,10 @@ def _names(kind: Any) -> set[str]:
     return set(TypeAdapter(kind).json_schema()["properties"])
 
 
-def _suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _split_of(key: str) -> Split:
+def split_of(key: str) -> Split:
     return "validation" if zlib.crc32(key.encode()) % VALIDATION_SHARE == 0 else "train"

@@ -47,7 +47,7 @@ class _Sample:
             raise InfrastructureError(
                 f"vLLM gave up on sample {self.index} of request {self.request_id}: {output.finish_reason}"
             )
-        log_probs = np.asarray(output.logprobs.logprobs, dtype=np.float32)[output.logprobs.start_indices]
+        log_probs = np.asarray(output.logprobs, dtype=np.float32)
         token_ids = np.asarray(output.token_ids, dtype=np.int32)
         versions = np.full(len(token_ids), version, dtype=np.int32)
         for tokens, earlier in reversed(self.earlier):
@@ -118,7 +118,6 @@ class VllmEngine:
             detokenize=bool(sampling.stop),
             skip_special_tokens=False,
             logprobs=0,
-            flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         self._engine.add_request(key, TokensPrompt(prompt_token_ids=request.token_ids.tolist()), params)

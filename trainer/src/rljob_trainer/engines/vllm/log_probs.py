@@ -2,6 +2,9 @@
 
 vLLM reports them before temperature (raw) or after top-k and top-p (processed). The latter are the ones wanted if no
 request of a batch truncates. If one does, the sampler is made to report what it would without the truncation.
+
+For each token vLLM makes three arrays, a tuple of them and six entries of lists: ranks, texts, the likeliest tokens. Of
+these one number is wanted, and small models wait for the host, so `report_numbers` leaves out the rest.
 """
 
 from typing import Any
@@ -33,6 +36,53 @@ def report_before_truncation(sampler: Any) -> None:
         return tokens, scaled if second else scaled.log_softmax(dim=-1)
 
     sampler.sample = sample_and_report
+
+
+class SampledLogProbs:
+    """What vLLM keeps of one request's log-probabilities, in the place of its LogprobsProcessor.
+
+    logprobs: of each sampled token so far, in nats.
+    """
+
+    cumulative_logprob = None
+    prompt_logprobs = None
+    prompt_token_id_logprobs = None
+
+    def __init__(self) -> None:
+        self.logprobs: list[float] = []
+
+    @classmethod
+    def from_new_request(cls, tokenizer: Any, request: Any) -> "SampledLogProbs":  # noqa: ARG003  as vLLM calls it
+        return cls()
+
+    def update_from_output(self, output: Any) -> None:
+        self.logprobs += output.new_logprobs or ()
+
+    def pop_prompt_logprobs(self) -> None:
+        return None
+
+    def pop_prompt_token_id_logprobs(self) -> None:
+        return None
+
+
+def report_numbers() -> None:
+    """Let every engine of this process report one number a token. Call it before the first engine is built."""
+    from vllm.v1.engine import output_processor
+    from vllm.v1.outputs import LogprobsLists
+
+    output_processor.LogprobsProcessor = SampledLogProbs
+    LogprobsLists.slice_request = _sampled
+
+
+def _sampled(lists: Any, row: int, tokens: int) -> list[float]:
+    """Log-probabilities of the tokens that one request sampled in a step, one but for speculative decoding.
+
+    lists: vLLM's LogprobsLists, of all requests of the step. row: of the request.
+    """
+    if lists.cu_num_generated_tokens is not None:
+        row = lists.cu_num_generated_tokens[row]
+    sampled = lists.logprobs
+    return [sampled.item(row, 0)] if tokens == 1 else sampled[row : row + tokens, 0].tolist()
 
 
 def _temperatures(metadata: Any) -> Tensor | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.vllm.arguments import FIELD, parsed
-from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE
+from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE, report_numbers
 from rljob_trainer.engines.vllm.worker_extension import EXTENSION
 from rljob_trainer.errors import InfrastructureError, JobError, quoted
 from rljob_trainer.memory.engine_advice import REST, engine_error, start_error
@@ -57,7 +57,7 @@ def start(settings: EngineSettings) -> Any:
         "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.max_num_seqs,
         "tensor_parallel_size": settings.tensor_parallel_size,
-        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "gpu_memory_utilization": settings.gpu_memory_utilization / settings.engines_per_gpu,
         "block_size": CPU_BLOCK if cpu else None,
         "kv_cache_memory_bytes": _cpu_kv_cache_bytes(settings) if cpu else None,
         "attention_backend": _cpu_attention(settings) if cpu else None,
@@ -71,6 +71,7 @@ def start(settings: EngineSettings) -> Any:
         "disable_log_stats": True,
     }
     arguments |= parsed(settings.arguments)
+    report_numbers()
     if cpu:
         _keep_plain_weights()
         _rotate_slices()
