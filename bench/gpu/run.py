@@ -1,5 +1,6 @@
 """One run of either trainer, in processes of its own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import yaml
 from bench.gpu.shapes import LONGEST, PROMPTS, RATE, SAMPLES, Work
 from bench.gpu.watch import Interval, Watch, watching
 from rljob_trainer.progress import names
-from rljob_trainer.progress.history import parse_lines, read_metrics
+from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.workers.trace import VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,7 @@ def ours(work: Work, folder: Path, given: Path, settings: Sequence[str], gpus: i
     lines = [line for line in read_metrics(out) if names.TIME_STEP in line]
     run = Run([_our_step(line) for line in lines], error=error)
     if lines:
-        run.start = lines[0]["time"] - run.steps[0]["seconds"] - begin + lines[0].get(names.TIME_START, 0.0)
+        run.start = lines[0]["time"] - run.steps[0]["seconds"] - begin
         run.peaks = _peaks(watch, lines[0]["time"], _our_intervals(folder / "trace"))
         run.metrics = {
             name: max(line[name] for line in lines if name in line)
@@ -89,14 +90,16 @@ def _job(work: Work, given: Path, gpus: int) -> dict[str, Any]:
 
 
 def _our_step(line: Mapping[str, Any]) -> dict[str, float]:
+    start = line.get(names.TIME_START, 0.0)  # the first rollout waits for it
     parts = {phase: float(line.get(f"time/{phase}", 0.0)) for phase in ("rollout", "update", "sync")}
-    whole = line[names.TIME_STEP] - line.get(names.TIME_START, 0.0)
+    parts["rollout"] -= start
+    whole = line[names.TIME_STEP] - start
     tokens = line[names.TOKENS_PER_SECOND] * line[names.TIME_STEP]
     return parts | {"other": whole - sum(parts.values()), "seconds": whole, "tokens": tokens}
 
 
 def _our_intervals(trace: Path) -> dict[str, list[Interval]]:
-    calls = [call for file in trace.glob("*.jsonl") for call in parse_lines(file.read_text())]
+    calls = [call for file in trace.glob("*.jsonl") for call in map(json.loads, file.read_text().splitlines())]
     return {
         phase: [(call["start"], call["end"]) for call in calls if call["call"] in wanted]
         for phase, wanted in _CALLS.items()
@@ -111,7 +114,7 @@ def trl(work: Work, folder: Path, given: Path, settings: Sequence[str], limit: f
     command = [sys.executable, "-m", "bench.gpu.trl_steps", str(given), str(out), *shown, *options]
     begin = time.time()
     watch, error = _watched(command, folder, {}, limit)
-    lines = list(parse_lines(out.read_text())) if out.exists() else []
+    lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     run = Run([_trl_step(line) for line in lines], error=error)
     if lines:
         run.start = lines[0]["start"] - begin
