@@ -242,6 +242,6 @@ def reference_distances(worker, models):
     for step in range(4, 8):
         worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
         worker.update([ADVANTAGES[i] for i in plans[0].samples], 1e-3, 0.1, replace(MARK, step=step))
-        pairs = zip(worker.policy.network.parameters(), worker.reference.network.parameters(), strict=True)
+        pairs = zip(worker.policy.network.parameters(), worker.reference.role.network.parameters(), strict=True)
         found.append(max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs))
     return found

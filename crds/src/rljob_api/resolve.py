@@ -5,7 +5,7 @@ from dataclasses import asdict
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
 from rljob_api.v1alpha1.cluster import Cluster
-from rljob_api.v1alpha1.model import FromScratch, Model
+from rljob_api.v1alpha1.model import FromScratch, Lora, Model
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rljob import RLJobSpec
 from rljob_api.v1alpha1.rollout_correction import CORRECTIONS, BypassLoss, Rejecting, RolloutCorrection, Weighting
@@ -17,8 +17,20 @@ class ResolvedFromScratch(FromScratch):
     intermediate_size: int
 
 
+class ResolvedLora(Lora):
+    """rank, alpha, target_modules: None if an adapter in `path` decides them, until the trainer has read it."""
+
+    @property
+    def scale(self) -> float:
+        """What the product of the two matrices is multiplied by."""
+        assert self.rank is not None
+        assert self.alpha is not None
+        return self.alpha / self.rank
+
+
 class ResolvedModel(Model):
     from_scratch: ResolvedFromScratch | None
+    lora: ResolvedLora | None
 
 
 class ResolvedActor(Actor):
@@ -128,6 +140,10 @@ def resolve(spec: RLJobSpec) -> ResolvedSpec:
     if scratch is not None:
         scratch["kv_heads"] = scratch["kv_heads"] or scratch["heads"]
         scratch["intermediate_size"] = scratch["intermediate_size"] or 4 * scratch["hidden_size"]
+    lora = filled["model"]["lora"]
+    if lora is not None and lora["path"] is None:
+        defaults = {"rank": 32, "alpha": 32.0, "target_modules": ["all-linear"]}
+        lora |= {name: default for name, default in defaults.items() if lora[name] is None}
     return ResolvedSpec.model_validate(filled)
 
 

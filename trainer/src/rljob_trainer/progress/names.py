@@ -102,9 +102,19 @@ _CORRECTION = (
 for _name, _unit, _description in _CORRECTION:
     _metric(f"rollout_corr/{_name}", _unit, _description)
 SYNC_PROBE_MEAN = _metric("sync/probe_mean", "nats", "Mean difference of log-probabilities in the weight sync's probe")
+SYNC_PROBE_MOVED = _metric(
+    "sync/probe_moved", "nats", "Mean difference of log-probabilities that the adapter makes, in the probe's tokens"
+)
 SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-probabilities in the weight sync's probe")
 SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
 GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
+GROUPS_OUT_OF_BOUNDS = _metric(
+    "groups/out_of_bounds", "groups", "Groups whose mean reward is outside of dynamicSampling's bounds"
+)
+GROUPS_TRIED_AGAIN = _metric(
+    "groups/tried_again", "groups", "Groups below minAccuracy that the next step samples again"
+)
+GROUPS_BASELINE = _metric("groups/baseline_reward", "", "Mean reward of the greedy answers that are remax's baselines")
 GROUPS_DROPPED = _metric("groups/dropped", "groups", "Groups left out because a reward failed")
 RECOVERY_JOURNALED_GROUPS = _metric(
     "recovery/journaled_groups", "groups", "Groups taken from the rollout journal after a failure"

@@ -6,6 +6,7 @@ from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.spread import Spreads
+from rljob_trainer.types import Floats
 
 LARGEST_NORM = 3.4028234663852886e38
 """The largest float32: as the bound of a norm, only what is not finite is above it."""
@@ -80,6 +81,17 @@ class Updated:
     importance: ImportanceSums = field(default_factory=ImportanceSums)
     usage: Usage = field(default_factory=Usage)
     correction: Spreads = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeScores:
+    """Log-probabilities [R] of what each engine answered to each prompt of the probe.
+
+    policy: by the policy. base: by the model without its adapter; None where it has none.
+    """
+
+    policy: list[list[Floats]]
+    base: list[list[Floats]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
