@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--page", action="store_true", help="measure nothing")
     options = parser.parse_args()
     for item in options.items:
-        trainer, shape, tokens, *_ = [*item.split(":"), "", ""]
+        trainer, shape, tokens = [*item.split(":"), "", ""][:3]
         if trainer.rstrip("0123456789") not in ("ours", "trl") or shape not in SHAPES or not tokens.isdigit():
             parser.error(f"{item} is no TRAINER:SHAPE:TOKENS")
     return options

@@ -102,7 +102,7 @@ class CastWeights:
             copy.of.grad.add_(gradient)
         if not self._ending:
             self._ending = True
-            Variable._execution_engine.queue_callback(self._end)  # type: ignore[no-untyped-call]  # noqa: SLF001
+            Variable._execution_engine.queue_callback(self._end)  # noqa: SLF001
 
     def _end(self) -> None:
         self._ending = False
