@@ -35,7 +35,7 @@ from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.compiling import compiled_graphs
 from rljob_trainer.rank.forward import Policy, score_only
 from rljob_trainer.rank.masking import Rejection, without_rejected
-from rljob_trainer.rank.memory import give_back, in_phase
+from rljob_trainer.rank.memory import give_back, give_back_for_engines, in_phase
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
@@ -230,7 +230,7 @@ class Rank(RankCalls):
         self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, *_updated: Updated,
     ) -> Sent:  # fmt: skip
-        give_back(self.device)  # the first call below wakes the engines
+        give_back_for_engines(self.device, self.spec)  # the first call below wakes them
         dtype = compute_dtype(self.spec, self.device.type)
         sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
         tensors = full_tensors(self.policy.module.model, self.device, COMPUTE_DTYPES[dtype], self.spec.rollout.engine)

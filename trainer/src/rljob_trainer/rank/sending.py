@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rljob_api.v1alpha1.rollout import Engine
 from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.engines.registry import ENGINES
+from rljob_trainer.rank.gathering import whole_weights
 from rljob_trainer.rank.results import Sent
 from rljob_trainer.types import Ids
 from rljob_trainer.weights.bucket import BucketDescriptor
@@ -47,12 +47,5 @@ def full_tensors(
     network: PreTrainedModel, device: torch.device, dtype: torch.dtype, engine: Engine
 ) -> Iterator[tuple[str, Tensor]]:
     """All weights, whole, in the engines' type and under their names; collective."""
-    tensors = _whole(network, device, dtype)
+    tensors = whole_weights(all_weights(network), device, dtype)
     return as_saved(network, tensors) if ENGINES[engine].reads_saved_names else tensors
-
-
-def _whole(network: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Cast first: half the bytes cross between ranks."""
-    for name, weight in all_weights(network):
-        tensor = weight.detach().to(device, dtype if weight.is_floating_point() else None)
-        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
