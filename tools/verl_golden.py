@@ -43,6 +43,31 @@ AGGREGATIONS = {
     "sequence_mean": "seq-mean-token-mean",
     "dr_grpo": "seq-mean-token-sum-norm",
 }
+_GEO = {"rolloutRs": ["seq_mean_k1"], "rolloutRsThreshold": ["0.9_1.1"]}
+CORRECTIONS: dict[str, dict[str, Any]] = {
+    "token": {"rolloutIs": "token", "rolloutIsThreshold": "1.2"},
+    "token_normalized": {"rolloutIs": "token", "rolloutIsThreshold": "1.2", "rolloutIsBatchNormalize": True},
+    "sequence": {"rolloutIs": "sequence", "rolloutIsThreshold": "1.5"},
+    "sequence_normalized": {"rolloutIs": "sequence", "rolloutIsThreshold": "1.5", "rolloutIsBatchNormalize": True},
+    "token_icepop": {"rolloutIs": "token", "rolloutIsThreshold": "0.8_1.3"},
+    "sequence_icepop": {"rolloutIs": "sequence", "rolloutIsThreshold": "0.5_1.5", "rolloutIsBatchNormalize": True},
+    "sequence_and_rejection": {"rolloutIs": "sequence", "rolloutRs": ["seq_sum_k1"], "rolloutRsThreshold": ["0.8_1.3"]},
+    "several": {"rolloutRs": ["token_k1", "seq_max_k3"], "rolloutRsThreshold": ["1.4", "0.3"]},
+    **{
+        name: {"rolloutRs": [name], "rolloutRsThreshold": [bound]}
+        for name, bound in {
+            "token_k1": "0.8_1.3", "token_k2": "0.05", "token_k3": "0.05", "seq_sum_k1": "0.7_1.5",
+            "seq_sum_k2": "0.3", "seq_sum_k3": "0.3", "seq_mean_k1": "0.9_1.1", "seq_mean_k2": "0.03",
+            "seq_mean_k3": "0.03", "seq_max_k2": "0.15", "seq_max_k3": "0.1",
+        }.items()
+    },
+}  # fmt: skip
+WEIGHTED = ("dual_clip", "gspo", "geo_mean", "cispo", "gpg")
+BYPASSES: dict[str, dict[str, Any]] = {
+    "ppo_clip": {"lossType": "ppo_clip"} | _GEO,
+    "token": {"lossType": "reinforce", "rolloutIs": "token", "rolloutIsThreshold": "1.2"},
+    "sequence": {"lossType": "reinforce", "rolloutIs": "sequence", "rolloutIsThreshold": "1.5"} | _GEO,
+}
 ADVANTAGES = ("grpo", "rloo", "opo", "gpg", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
 
@@ -69,6 +94,7 @@ def inputs() -> dict[str, Any]:
         "sequence_advantages": normal(shape[0]).tolist(),
         "rewards": rewards.tolist(),
         "baselines": torch.rand(shape[0], generator=generator, dtype=torch.float64).tolist(),
+        "engine_log_probs": (old + 0.25 * normal(*shape)).clamp(max=-0.01).tolist(),
     }
 
 
@@ -83,6 +109,9 @@ def compute() -> dict[str, Any]:
         "aggregations": {name: verl_aggregation(given, theirs) for name, theirs in AGGREGATIONS.items()},
         "kl": {name: verl_kl(given, name) for name in ("k1", "k2", "k3")},
         "advantages": verl_advantages(given),
+        "corrections": {name: verl_correction(given, settings) for name, settings in CORRECTIONS.items()},
+        "weighted_losses": {name: verl_weighted_loss(given, LOSSES[name]) for name in WEIGHTED},
+        "bypasses": {name: verl_bypass(given, settings) for name, settings in BYPASSES.items()},
     }
 
 
@@ -102,8 +131,8 @@ def flat(padded: Any, mask: Any) -> list[float]:
     return padded[mask.bool()].tolist()  # type: ignore[no-any-return]
 
 
-def verl_loss(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Loss and gradient, aggregated as sequence_mean."""
+def verl_loss(given: dict[str, Any], settings: dict[str, Any], weights: Any = None) -> dict[str, Any]:
+    """Loss and gradient, aggregated as sequence_mean. weights: [n, T], of rollout correction."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.workers.config.actor import ActorConfig, PolicyLossConfig
 
@@ -125,7 +154,7 @@ def verl_loss(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]
     log_probs, old, advantages, mask = tensors(given)
     loss, _ = get_policy_loss_fn(settings["verl"])(
         old_log_prob=old, log_prob=log_probs, advantages=advantages, response_mask=mask,
-        loss_agg_mode="seq-mean-token-mean", config=config,
+        loss_agg_mode="seq-mean-token-mean", config=config, rollout_is_weights=weights,
     )  # fmt: skip
     loss.backward()
     ours = {name: value for name, value in settings.items() if name != "verl"}
@@ -187,6 +216,69 @@ def verl_advantages(given: dict[str, Any]) -> dict[str, list[float]]:
         rewards.clone(), reward_baselines=baselines, response_mask=mask, config=config
     )
     return found | {"remax": flat(values, mask)}
+
+
+def correction_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """Fields of rolloutCorrection as verl's function names them."""
+    return {
+        "rollout_is": settings.get("rolloutIs"),
+        "rollout_is_threshold": settings.get("rolloutIsThreshold", "2.0"),
+        "rollout_is_batch_normalize": settings.get("rolloutIsBatchNormalize", False),
+        "rollout_rs": ",".join(settings.get("rolloutRs", ())) or None,
+        "rollout_rs_threshold": ",".join(settings.get("rolloutRsThreshold", ())) or None,
+    }
+
+
+def engine_log_probs(given: dict[str, Any]) -> Any:
+    import torch
+
+    return torch.tensor(given["engine_log_probs"], dtype=torch.float64)
+
+
+def verl_correction(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Weights and mask of each token, and metrics."""
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+
+    _, old, _, mask = tensors(given)
+    weights, kept, metrics = compute_rollout_correction_and_rejection_mask(
+        old, engine_log_probs(given), mask, **correction_arguments(settings)
+    )
+    each = None if weights is None else flat(weights.batch["rollout_is_weights"], mask)
+    return {"settings": settings, "weights": each, "kept": flat(kept, mask), "metrics": metrics}
+
+
+def verl_weighted_loss(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """As verl_loss, with the weights of the correction `token`."""
+    weights = given_weights(given)
+    return verl_loss(given, settings, weights)
+
+
+def given_weights(given: dict[str, Any]) -> Any:
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
+
+    _, old, _, mask = tensors(given)
+    return compute_rollout_correction_weights(old - engine_log_probs(given), mask, "token", 1.2)[0]
+
+
+def verl_bypass(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Loss and gradient of one minibatch, aggregated as sequence_mean; pi_old is the engine's."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.workers.config.actor import ActorConfig, PolicyLossConfig
+
+    correction = correction_arguments(settings) | {"loss_type": settings["lossType"]}
+    config = ActorConfig(
+        strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1,
+        policy_loss=PolicyLossConfig(loss_mode="bypass_mode", rollout_correction=correction), clip_ratio=0.2,
+        clip_ratio_low=0.2, clip_ratio_high=0.2, clip_ratio_c=1.5,
+    )  # fmt: skip
+    log_probs, _, advantages, mask = tensors(given)
+    loss, metrics = get_policy_loss_fn("bypass_mode")(
+        old_log_prob=engine_log_probs(given), log_prob=log_probs, advantages=advantages, response_mask=mask,
+        loss_agg_mode="seq-mean-token-mean", config=config,
+    )  # fmt: skip
+    loss.backward()
+    found = {name: value for name, value in metrics.items() if name.startswith("rollout_corr/")}
+    return {"settings": settings, "loss": loss.item(), "gradient": flat(log_probs.grad, mask), "metrics": found}
 
 
 def main() -> None:

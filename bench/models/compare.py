@@ -24,7 +24,7 @@ from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.loading import empty_model, full_weights
 from rljob_trainer.rank.packable import choose_rows
-from rljob_trainer.rank.sending import full_tensors
+from rljob_trainer.rank.sending import sent_tensors
 from rljob_trainer.rank.supported import check_supported, load_config
 from rljob_trainer.types import Ids, Sampling, Trajectory, answered
 from rljob_trainer.weights.bucket import BucketDescriptor
@@ -131,7 +131,7 @@ def _sync(engine: LocalEngine, policy: Policy, spec: ResolvedSpec, version: int)
         engine.call("load_bucket", bucket)
         return lambda: None
 
-    tensors = full_tensors(policy.model, _CPU, torch.float32, spec.rollout.engine)
+    tensors = sent_tensors(policy.model, spec, True, _CPU, torch.float32)
     WeightSender("cpu", "float32", 1 << 20).send(tensors, version, deliver)
     engine.call("finish_update", version)
     engine.call("wake")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from e2e.chaos.base import BASE, SHAPE
 from e2e.chaos.traces import MARK_VARIABLE
 from e2e.chaos.trial import Trial
 from e2e.chaos.weights import differing
@@ -35,6 +36,7 @@ class Job:
     """share: of all faults. seeds: of the undisturbed runs; disturbed ones have the first.
 
     problems: what is wrong with disturbed runs beside undisturbed ones, if anything.
+    lora: spec.model.lora of a job that adapts the model in the folder BASE beside its file.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Job:
     seeds: tuple[int, ...] = (0,)
     ranks: int = 1
     steps: int = STEPS
+    lora: dict[str, Any] | None = None
 
     def document(self, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
         """The RLJob. seed: of prompts and sampling; the weights begin alike."""
@@ -54,7 +57,7 @@ class Job:
             "kind": "RLJob",
             "metadata": {"name": f"chaos-{self.name}"},
             "spec": {
-                "model": {"fromScratch": {"layers": 2, "hiddenSize": 64, "heads": 2}},
+                "model": {"fromScratch": SHAPE} if self.lora is None else {"path": BASE, "lora": self.lora},
                 "data": {
                     "train": ["synthetic://reverse-text?rows=512&letters=6&maxLength=5"],
                     "maxPromptTokens": 16,
@@ -112,8 +115,9 @@ ALIKE = "Every step once, nothing left behind, and rewards within the undisturbe
 _DETERMINISTIC = {"engine": "hf", "deterministic": True}
 
 JOBS = (
-    Job("deterministic", "hf, deterministic", _DETERMINISTIC, 0.4, EQUAL, different_weights),
+    Job("deterministic", "hf, deterministic", _DETERMINISTIC, 0.25, EQUAL, different_weights),
     Job("ranks", "hf, deterministic, two ranks", _DETERMINISTIC, 0.15, EQUAL, different_weights, ranks=2),
+    Job("adapter", "hf, deterministic, an adapter", _DETERMINISTIC, 0.15, EQUAL, different_weights, lora={"rank": 8}),
     Job("refilling", "hf, refilling", {"engine": "hf"}, 0.25, ALIKE, different_rewards, seeds=(0, 1, 2)),
     Job("vllm", "vllm", {"engine": "vllm"}, 0.2, ALIKE, different_rewards, seeds=(0, 1, 2), steps=40),
 )

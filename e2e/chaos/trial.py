@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from e2e.chaos.base import BASE, SHAPE, write_base
 from e2e.chaos.faults import Fault, Phase, inject
 from e2e.chaos.steps import Recovery, Steps, recovery_in
 from e2e.chaos.traces import Traces
@@ -253,5 +254,7 @@ def _continue(process: psutil.Process) -> None:
 
 def write_job(path: Path, document: dict[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
+    if document["spec"]["model"].get("path") == BASE and not (path.parent / BASE).exists():
+        write_base(path.parent / BASE, document["spec"], SHAPE)
     path.write_text(json.dumps(document))  # JSON is YAML
     return path

@@ -14,6 +14,7 @@ from rljob_trainer.errors import EngineLost, EngineMismatch
 from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.losses.diagnostics import importance_sums
 from rljob_trainer.progress import names
+from rljob_trainer.rank.results import ProbeScores
 from rljob_trainer.rollouts.weight_sync import WeightSync
 from tests.rljob_trainer.checkpoint_support import make_spec
 
@@ -55,7 +56,7 @@ def test_a_probe_that_new_engines_fail_too_ends_the_run():
     weights = WeightSync(make_spec(), "cpu", here, here, vocab_size=9)
 
     def sync(difference: float) -> None:
-        weights._compare([here], answers, [[zeros + difference]], version=1)
+        weights._compare([here], answers, ProbeScores([[zeros + difference]]), version=1)
 
     for difference in (1.0, 1.0, 0.0, 1.0, 1.0):
         with nullcontext() if difference == 0 else pytest.raises(EngineLost):

@@ -33,10 +33,12 @@ SEED, FAULTS = 7, 3
 
 
 @pytest.mark.slow
-def test_a_run_that_loses_its_processes_ends_with_the_same_weights(tmp_path: Path):
+@pytest.mark.parametrize("name", ["deterministic", "adapter"])
+def test_a_run_that_loses_its_processes_ends_with_the_same_weights(name: str, tmp_path: Path):
     dice = random.Random(SEED)
     faults = [draw(dice) for _ in range(FAULTS)]
-    job = write_job(tmp_path / "job.yaml", DETERMINISTIC.document(STEPS))
+    chosen = next(job for job in JOBS if job.name == name)
+    job = write_job(tmp_path / "job.yaml", chosen.document(STEPS))
     with ThreadPoolExecutor() as pool:
         undisturbed_run = pool.submit(undisturbed, job, tmp_path / "calm")
         trial = disturbed(job, tmp_path / "disturbed", iter(faults), dice)

@@ -139,6 +139,39 @@ def test_an_update_takes_what_a_rank_allocates(tmp_path, recompute, budget):
     assert update_peak(size, work) == pytest.approx(kept + measured, rel=0.1)
 
 
+def test_an_update_of_an_adapter_takes_what_a_rank_allocates(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    shape = config(SMALL, vocabulary=512)
+    AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path)
+    spec = make_spec(
+        model={"path": "m", "dtype": "bfloat16", "lora": {"rank": 8}}, algorithm={"kl": {"placement": "none"}},
+        actor={"recompute": "none", "compile": False, "tokensPerMicroBatch": 1024},
+        data={"train": ["rows.jsonl"], "maxPromptTokens": 8, "maxResponseTokens": 120},
+    )  # fmt: skip
+    measured = alone(spec, peak_of_an_update, str(tmp_path), 1024)
+    size = model_size(shape, lora=spec.model.lora)
+    assert size.adapter == 8 * 3 * (2 * (192 + 192) + 2 * (192 + 64) + 3 * (192 + 768))
+    kept = 2 * size.parameters + 12 * size.adapter
+    assert update_peak(size, replace(work_of(spec), tokens=1024)) == pytest.approx(kept + measured, rel=0.15)
+
+
+def test_an_adapter_of_rank_32_trains_7b_on_one_gpu_of_80_gb():
+    """All weights do not fit there without host memory."""
+    lora = {"path": "m", "lora": {}}
+    spec = spec_of(model=lora, algorithm={"preset": "grpo"})
+    size = model_size(config(SHAPES["7B"]), lora=spec.model.lora)
+    assert size.adapter == pytest.approx(81e6, rel=0.01)
+    found = plan(size, work_of(spec), H100)
+    assert not found.too_much
+    assert found.phases["update"]["engine's weights"] == 2 * size.parameters, "vLLM keeps them while it sleeps"
+    assert "reference" not in found.phases["update"]
+    merging = spec_of(model={"path": "m", "lora": {"merge": True}}, sft={"steps": 1})
+    parts = plan(size, work_of(merging), H100).phases["update"]
+    assert "engine's weights" not in parts
+    assert parts["reference"] == 4 * size.adapter
+
+
 def test_ranks_share_weights_gradients_and_optimizer(sizes):
     one, four = (phases(sizes["7B"], work_of(spec_of(ranks)), H100)["update"] for ranks in (1, 4))
     for part in ("weights", "optimizer", "gradients", "reference"):

@@ -249,7 +249,7 @@ def test_a_rank_gives_memory_back_before_its_engines_wake(tmp_path, monkeypatch)
 
     def send(worker, folder):
         worker.load(folder)
-        worker.send_weights([], 0, [], 1, 1.0)
+        worker.send_weights([], 0, [], 1, 1.0, True)
 
     alone(make_spec(), send, write_model(tmp_path))
     assert seen == ["cpu asked", "engines wake"]

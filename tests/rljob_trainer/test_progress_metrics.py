@@ -59,7 +59,7 @@ def test_a_full_volume_is_an_error_of_the_volume(tmp_path: Path) -> None:
 
 def test_every_name_is_described_once() -> None:
     constants = {value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)}
-    assert constants == set(names.METRICS)
+    assert constants == {name for name in names.METRICS if not name.startswith("rollout_corr/")}
     assert all(metric.description for metric in names.METRICS.values())
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rljob_trainer.losses.covariance import CovarianceSums
+from rljob_trainer.losses.spread import added, reported
 from rljob_trainer.rank.sharding import load_initial_weights
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
@@ -63,7 +64,8 @@ def first_update(worker, models, budget, rejection=None):
     """The gradient of the first optimizer step, the sums of all, and which tokens were chosen, by trajectory."""
     plans, totals = plans_of(TRAJECTORIES, worker.settings.world, budget, rewards=REWARDS)
     plan = plans[worker.settings.rank]
-    worker.rejection = rejection
+    if rejection is not None:
+        worker.rejection = rejection
     worker.load(models[0])
     worker.begin_stage("rl")
     worker.prepare(plan, totals, *bundle_of(TRAJECTORIES, REWARDS))
@@ -103,6 +105,72 @@ def test_the_gradient_depends_neither_on_ranks_nor_on_micro_batches(models, two_
         assert again == pytest.approx(numbers, rel=1e-4, abs=1e-6)
         assert chosen.keys() == also_chosen.keys()
         assert all(np.array_equal(chosen[index], also_chosen[index]) for index in chosen)
+
+
+CORRECTIONS = {
+    "decoupled": {
+        "loss": "dual_clip",
+        "rolloutCorrection": {
+            "rolloutIs": "token", "rolloutIsThreshold": "0.03", "rolloutIsBatchNormalize": True,
+            "rolloutRs": ["token_k1", "seq_mean_k1"], "rolloutRsThreshold": ["0.1_400.0", "0.5_45.0"],
+        },
+    },
+    "bypass": {
+        "loss": "gpg",
+        "rolloutCorrection": {
+            "bypassMode": True, "lossType": "reinforce", "rolloutIs": "sequence", "rolloutIsThreshold": "0.0001",
+            "rolloutIsBatchNormalize": True, "rolloutRs": ["seq_max_k2"], "rolloutRsThreshold": ["10.0"],
+        },
+    },
+    "bypass without a mask": {
+        "loss": "gpg",
+        "rolloutCorrection": {
+            "bypassMode": True, "lossType": "reinforce", "rolloutIs": "token", "rolloutIsThreshold": "0.03",
+        },
+    },
+}  # fmt: skip
+
+
+def corrected(ranks, name, **more):
+    algorithm = {"preset": "dr_grpo"} | CORRECTIONS[name]
+    algorithm = algorithm | {"rolloutCorrection": algorithm["rolloutCorrection"] | more}
+    return make_spec(ranks, algorithm=algorithm, actor={"epochs": 2, "gradClip": 1e6})
+
+
+def corrected_update(worker, models, budget):
+    """The gradient of the first optimizer step, the sums of all, and the correction's metrics."""
+    plans, totals = plans_of(TRAJECTORIES, worker.settings.world, budget, minibatches=2)
+    plan = plans[worker.settings.rank]
+    worker.load(models[0])
+    worker.begin_stage("rl")
+    gradients = record_gradients(worker)
+    worker.prepare(plan, totals, *bundle_of(TRAJECTORIES))
+    updated = worker.update([ADVANTAGES[index] for index in plan.samples], 1e-3, 0.0, MARK)
+    return gradients[0], updated.sums, updated.correction
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_a_correction_depends_neither_on_ranks_nor_on_micro_batches(models, two_ranks, name):
+    expected, sums, correction = alone(corrected(1, name), corrected_update, models, 10_000)
+    metrics = reported(correction)
+    assert metrics["rollout_corr/rollout_is_max"] > metrics["rollout_corr/rollout_is_min"]
+    rejects = "rolloutRs" in CORRECTIONS[name]["rolloutCorrection"]
+    tokens = 4 * sum(each.loss_tokens for each in TRAJECTORIES) / 2
+    assert (0 < metrics.get("rollout_corr/rollout_rs_masked_fraction", 0) < 1) == rejects == (sums.tokens < tokens)
+    for results in (
+        [alone(corrected(1, name), corrected_update, models, 1)],
+        two_ranks.run(corrected(2, name), corrected_update, models, 30),
+    ):
+        assert all(largest_difference(gradient, expected) < TOLERANCE for gradient, _, _ in results)
+        assert sum(part.loss for _, part, _ in results) == pytest.approx(sums.loss, rel=1e-4)
+        assert reported(added([part for *_, part in results])) == pytest.approx(metrics, rel=1e-3, abs=1e-5)
+
+
+def test_a_bypass_weighs_before_the_pass_as_in_it(models):
+    name = "bypass without a mask"
+    expected, *_ = alone(corrected(1, name), corrected_update, models, 40)
+    before = corrected(1, name, rolloutRs=["token_k3"], rolloutRsThreshold=["1000000"])
+    assert largest_difference(alone(before, corrected_update, models, 40)[0], expected) < TOLERANCE
 
 
 def test_right_responses_are_imitated(models):
@@ -174,6 +242,6 @@ def reference_distances(worker, models):
     for step in range(4, 8):
         worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
         worker.update([ADVANTAGES[i] for i in plans[0].samples], 1e-3, 0.1, replace(MARK, step=step))
-        pairs = zip(worker.policy.network.parameters(), worker.reference.network.parameters(), strict=True)
+        pairs = zip(worker.policy.network.parameters(), worker.reference.role.network.parameters(), strict=True)
         found.append(max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs))
     return found

@@ -317,7 +317,7 @@ def half_precision(worker, folder):
     worker.supervised_step(plans[0], totals, TRAJECTORIES, 1e-6, MARK)
     return {
         "master": {parameter.dtype for parameter in worker.policy.module.parameters()},
-        "reference": {parameter.dtype for parameter in worker.reference.module.parameters()},
+        "reference": {parameter.dtype for parameter in worker.reference.role.module.parameters()},
         "log_probs": log_probs,
         "moved": (parameters(worker)["model.norm.weight"] - before).abs().median().item(),
     }

@@ -5,9 +5,10 @@ from dataclasses import asdict
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
 from rljob_api.v1alpha1.cluster import Cluster
-from rljob_api.v1alpha1.model import FromScratch, Model
+from rljob_api.v1alpha1.model import FromScratch, Lora, Model
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rljob import RLJobSpec
+from rljob_api.v1alpha1.rollout_correction import CORRECTIONS, BypassLoss, Rejecting, RolloutCorrection, Weighting
 from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss
 
 
@@ -16,8 +17,20 @@ class ResolvedFromScratch(FromScratch):
     intermediate_size: int
 
 
+class ResolvedLora(Lora):
+    """rank, alpha, target_modules: None if an adapter in `path` decides them, until the trainer has read it."""
+
+    @property
+    def scale(self) -> float:
+        """What the product of the two matrices is multiplied by."""
+        assert self.rank is not None
+        assert self.alpha is not None
+        return self.alpha / self.rank
+
+
 class ResolvedModel(Model):
     from_scratch: ResolvedFromScratch | None
+    lora: ResolvedLora | None
 
 
 class ResolvedActor(Actor):
@@ -42,6 +55,16 @@ class ResolvedDynamicSampling(DynamicSampling):
     max_rounds: int
 
 
+class ResolvedRolloutCorrection(RolloutCorrection):
+    rollout_is: Weighting
+    rollout_is_threshold: str
+    rollout_is_batch_normalize: bool
+    rollout_rs: list[Rejecting]
+    rollout_rs_threshold: list[str]
+    bypass_mode: bool
+    loss_type: BypassLoss
+
+
 class ResolvedAlgorithm(Algorithm):
     advantage: Advantage
     loss: Loss
@@ -62,6 +85,7 @@ class ResolvedAlgorithm(Algorithm):
     entropy_coefficient: float
     positive_nll_coefficient: float
     dynamic_sampling: ResolvedDynamicSampling
+    rollout_correction: ResolvedRolloutCorrection
 
 
 class ResolvedSpec(RLJobSpec):
@@ -116,6 +140,10 @@ def resolve(spec: RLJobSpec) -> ResolvedSpec:
     if scratch is not None:
         scratch["kv_heads"] = scratch["kv_heads"] or scratch["heads"]
         scratch["intermediate_size"] = scratch["intermediate_size"] or 4 * scratch["hidden_size"]
+    lora = filled["model"]["lora"]
+    if lora is not None and lora["path"] is None:
+        defaults = {"rank": 32, "alpha": 32.0, "target_modules": ["all-linear"]}
+        lora |= {name: default for name, default in defaults.items() if lora[name] is None}
     return ResolvedSpec.model_validate(filled)
 
 
@@ -139,6 +167,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         "horizon": row.kl_horizon,
     }
     sampling = {"enabled": row.dynamic_sampling_enabled, "max_rounds": row.dynamic_sampling_max_rounds}
+    correction = asdict(CORRECTIONS[algorithm.rollout_correction.preset])
     written = algorithm.model_dump(exclude_none=True)
     return (
         preset
@@ -147,5 +176,6 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         | {
             "kl": kl | written.get("kl", {}),
             "dynamic_sampling": sampling | written.get("dynamic_sampling", {}),
+            "rollout_correction": correction | written.get("rollout_correction", {}),
         }
     )

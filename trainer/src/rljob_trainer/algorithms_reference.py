@@ -14,6 +14,7 @@ from typing import Any
 
 from rljob_api.markdown import table
 from rljob_api.v1alpha1.presets import PRESETS
+from rljob_api.v1alpha1.rollout_correction import CORRECTIONS
 from rljob_trainer.advantage import ADVANTAGES
 from rljob_trainer.losses.policy import LOSSES
 
@@ -42,6 +43,22 @@ _LOSSES = """## Losses
 
 `algorithm.loss`: the loss of a token. A is its advantage, pi its probability now and pi_old the one at the start of the
 step, r = pi / pi_old. A sequence is a trajectory: what one forward pass sees, with all its turns.
+"""
+
+_CORRECTIONS = """## Rollout correction
+
+The engine that sampled a token and the trainer give it different probabilities: their kernels differ, and samples may
+be older than the policy. r is the trainer's probability over the engine's. Every step measures the difference, as the
+metrics `rollout_corr/*`; [verl's documentation](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html) explains
+them. If `rollout_corr/kl` is above about 0.01, or `rollout_corr/rollout_is_eff_sample_size` falls, correct it with
+`algorithm.rolloutCorrection`; its fields and presets are verl's, and its comma-separated lists are lists here.
+
+- `rolloutIs` weighs the loss of each token by r, or by the product of r over its sequence. A single bound truncates
+  weights ([Yao et al. 2025](https://fengyao.notion.site/off-policy-rl)); two bounds make those outside 0 (IcePop).
+- `rolloutRs` takes tokens or sequences out of the loss, which is then divided by the number of those that remain.
+  Advantages are computed before that, over all responses. [Liu et al. 2025](https://richardli.xyz/rl-collapse)
+- `bypassMode` saves the pass that computes old log-probabilities: the engine's take their place.
+  Its presets with `lossType` reinforce need `algorithm.loss: gpg`.
 """
 
 
@@ -95,9 +112,21 @@ def _presets() -> Iterator[str]:
     yield table(("`algorithm.preset`", "For", "Values from"), rows)
 
 
+def _corrections() -> Iterator[str]:
+    yield _CORRECTIONS
+    rows = []
+    for name, row in CORRECTIONS.items():
+        weights = "" if row.rollout_is == "none" else f"{row.rollout_is}, {row.rollout_is_threshold}"
+        rejects = ", ".join(
+            f"{each}, {bound}" for each, bound in zip(row.rollout_rs, row.rollout_rs_threshold, strict=True)
+        )
+        rows.append((f"`{name}`", weights, rejects, row.loss_type if row.bypass_mode else ""))
+    yield table(("`rolloutCorrection.preset`", "`rolloutIs`", "`rolloutRs`", "`lossType` of a bypass"), rows)
+
+
 def render() -> str:
     """The page as Markdown."""
-    parts = (*_presets(), *_section(_ADVANTAGES, ADVANTAGES), *_section(_LOSSES, LOSSES))
+    parts = (*_presets(), *_section(_ADVANTAGES, ADVANTAGES), *_section(_LOSSES, LOSSES), *_corrections())
     return "\n".join((_HEAD, *parts)).rstrip() + "\n"
 
 

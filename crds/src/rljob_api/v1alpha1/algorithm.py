@@ -4,13 +4,14 @@ A preset sets the fields without a default: `rljob_api.resolve` fills them from 
 field that the resolved algorithm would not read, so that every accepted setting has an effect.
 """
 
-from collections import defaultdict
 from typing import Annotated, get_args
 
 from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel, Count, Rule
+from rljob_api.v1alpha1.governed import governed
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
+from rljob_api.v1alpha1.rollout_correction import RolloutCorrection, of_correction
 from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss, Preset
 
 __all__ = [
@@ -22,33 +23,21 @@ __all__ = [
     "KlEstimator",
     "Loss",
     "Preset",
-    "governed",
+    "of_preset",
 ]
 
 
-def governed(field: str, column: str, owner: str = "self") -> str:
-    """CEL for the value that `field` of `owner` ("loss", "kl.placement") has once its preset has filled it.
-
-    column: the field of PresetRow that holds the preset's value.
-    """
-    presets: dict[str, list[str]] = defaultdict(list)
-    for preset, row in PRESETS.items():
-        presets[_literal(getattr(row, column))].append(preset)
-    common = max(presets, key=lambda value: len(presets[value]))
-    others = [f"{owner}.preset in {names} ? {value} : " for value, names in presets.items() if value != common]
-    return f"(has({owner}.{field}) ? {owner}.{field} : {''.join(others)}{common})"
+def of_preset(field: str, column: str, owner: str = "self") -> str:
+    """CEL for the value that a field of the algorithm has once its preset has filled it. column: of PresetRow."""
+    return governed(field, {preset: getattr(row, column) for preset, row in PRESETS.items()}, owner)
 
 
-def _literal(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-_ADVANTAGE = governed("advantage", "advantage")
-_LOSS = governed("loss", "loss")
-_PLACEMENT = governed("kl.placement", "kl_placement")
-_COEFFICIENT = governed("kl.coefficient", "kl_coefficient")
-_CONTROLLER = governed("kl.controller", "kl_controller")
-_DYNAMIC = governed("dynamicSampling.enabled", "dynamic_sampling_enabled")
+_ADVANTAGE = of_preset("advantage", "advantage")
+_LOSS = of_preset("loss", "loss")
+_PLACEMENT = of_preset("kl.placement", "kl_placement")
+_COEFFICIENT = of_preset("kl.coefficient", "kl_coefficient")
+_CONTROLLER = of_preset("kl.controller", "kl_controller")
+_DYNAMIC = of_preset("dynamicSampling.enabled", "dynamic_sampling_enabled")
 
 _TWO_SIDED: tuple[Loss, ...] = ("decoupled_clip", "gspo", "geo_mean", "cispo", "clip_cov", "dppo_tv", "dppo_kl")
 
@@ -93,11 +82,20 @@ EFFECTIVE = {
     "kl.clip": _PENALTY,
     "kl.refreshEvery": _PENALTY,
     "earlyStop.clipFraction": _with_losses(*_CLIPPING),
-    "dynamicSampling.maxRounds": (_DYNAMIC, "dynamicSampling.enabled is true"),
+    **{
+        f"dynamicSampling.{field}": (_DYNAMIC, "dynamicSampling.enabled is true")
+        for field in ("maxRounds", "minAccuracy", "maxAccuracy", "hardRetries")
+    },
 }
 """When a field has an effect: as CEL over the algorithm, and as text."""
 
-UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction")
+_CORRECTION = "self.rolloutCorrection"
+_BYPASS = of_correction("bypassMode", "bypass_mode", _CORRECTION)
+_REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinforce'"
+
+UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
+    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries",
+)  # fmt: skip
 """The fields that no preset sets."""
 
 GOVERNED = (
@@ -114,7 +112,14 @@ GOVERNED = (
 )
 """The fields that a preset governs."""
 
-_ANY_OVERRIDE = " || ".join(f"has(self.{field})" for field in (*GOVERNED, *UNSET))
+_CORRECTING = ("rolloutIs", "rolloutRs", "bypassMode")
+_ANY_OVERRIDE = " || ".join(
+    (
+        *(f"has(self.{field})" for field in (*GOVERNED, *UNSET)),
+        f"{_CORRECTION}.preset != 'disabled'",
+        *(f"has({_CORRECTION}.{field})" for field in _CORRECTING),
+    )
+)
 
 
 class Kl(ApiModel):
@@ -159,12 +164,40 @@ class Kl(ApiModel):
     )
 
 
+Accuracy = Annotated[float, Field(ge=-1_000_000, le=1_000_000)]
+
+
 class DynamicSampling(ApiModel):
-    """Replace groups whose rewards are all equal, because their advantages are 0 (DAPO)."""
+    """Replace groups whose rewards are all equal, because their advantages are 0 (DAPO), or too easy or too hard ones.
+
+    The accuracy of a group is the mean of its rewards.
+    """
 
     enabled: bool | None = Field(None, description="Replace groups whose rewards are all equal.")
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None, description="Largest number of sampling rounds of one step; then the step uses the groups that it has."
+    )
+    min_accuracy: Accuracy | None = Field(None, description="Replace groups whose mean reward is below it: too hard.")
+    max_accuracy: Accuracy | None = Field(None, description="Replace groups whose mean reward is above it: too easy.")
+    hard_retries: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None,
+        description=(
+            "How often a prompt whose group is below minAccuracy is sampled again, with other seeds, each time in the"
+            " step after."
+        ),
+    )
+
+    rules = (
+        Rule(
+            "!has(self.minAccuracy) || !has(self.maxAccuracy) || self.minAccuracy < self.maxAccuracy",
+            "no group is between the bounds: set dynamicSampling.minAccuracy below dynamicSampling.maxAccuracy",
+            "maxAccuracy",
+        ),
+        Rule(
+            "!has(self.hardRetries) || has(self.minAccuracy)",
+            "dynamicSampling.minAccuracy says which prompts hardRetries samples again: set it",
+            "hardRetries",
+        ),
     )
 
 
@@ -265,6 +298,10 @@ class Algorithm(ApiModel):
     dynamic_sampling: DynamicSampling = Field(
         default_factory=DynamicSampling, description="Replacement of groups whose rewards are all equal."
     )
+    rollout_correction: RolloutCorrection = Field(
+        default_factory=RolloutCorrection,
+        description="Correction of the difference between the engine that sampled and the trainer.",
+    )
 
     rules = (
         *(
@@ -279,6 +316,12 @@ class Algorithm(ApiModel):
             f"{_set_or('clipCovLb', _COVARIANCE.clip_cov_lb)} < {_set_or('clipCovUb', _COVARIANCE.clip_cov_ub)}",
             "no covariance is above clipCovLb and below clipCovUb: set algorithm.clipCovUb above algorithm.clipCovLb",
             "clipCovUb",
+        ),
+        Rule(
+            f"!{_BYPASS} || ({_REINFORCE} ? {_LOSS} == 'gpg' : !({_LOSS} in ['gpg', 'clip_cov', 'kl_cov']))",
+            "with rolloutCorrection.bypassMode, lossType reinforce needs algorithm.loss gpg, and ppo_clip a loss with a"
+            " ratio to the old policy: neither gpg, clip_cov nor kl_cov",
+            "loss",
         ),
         Rule(
             f"self.preset != 'sft' || !({_ANY_OVERRIDE})",

@@ -94,6 +94,11 @@ MANAGER_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/[-A-Za-z0-9/._~%!$&'()*+,;=:]+$"
 
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
+_ABOVE_0 = r"([0-9]{0,9}[1-9][0-9]{0,9}(\.[0-9]{1,9})?|[0-9]{0,9}\.[0-9]{0,9}[1-9][0-9]{0,9})"
+_AT_MOST_1 = r"(0?\.[0-9]{0,9}[1-9][0-9]{0,9}|1(\.0{1,9})?)"
+_FROM_1 = r"[1-9][0-9]{0,9}(\.[0-9]{1,9})?"
+BOUND_PATTERN = rf"^({_ABOVE_0}|{_AT_MOST_1}_{_FROM_1})$"
+
 PATTERN_MEANINGS = {
     DURATION_PATTERN: "a duration such as 90s, 1h30m or 500ms",
     NAME_PATTERN: "lowercase letters, digits and '-', with a letter or digit at both ends",
@@ -107,6 +112,7 @@ PATTERN_MEANINGS = {
     RESOURCE_PATTERN: "a resource's name with its domain, such as nvidia.com/gpu",
     MANAGER_PATTERN: "a controller's name with its domain, such as example.com/controller",
     MODULE_PATTERN: "a Python module such as package.module",
+    BOUND_PATTERN: 'a number above 0 as text, such as "2.0", or bounds of a ratio around 1, such as "0.5_5.0"',
 }
 """What each pattern of the API accepts, for error messages."""
 

@@ -75,6 +75,67 @@ class FromScratch(ApiModel):
     )
 
 
+class Lora(ApiModel):
+    """Low-rank adaptation: two narrow matrices beside each linear layer train, and the model itself stays as it is.
+
+    Hu et al. 2021, https://arxiv.org/abs/2106.09685. A layer computes W x + alpha / rank * B A x.
+    """
+
+    rank: Annotated[int, Field(ge=1, le=512)] | None = Field(
+        None, description="Rows of A and columns of B; the default is 32."
+    )
+    alpha: Annotated[float, Field(gt=0, le=65_536)] | None = Field(
+        None, description="The adapter counts alpha / rank; the default is 32."
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description=(
+            "Share of an adapter's inputs that training leaves out. It makes the ratio of old and new probabilities"
+            " noisy, so it suits supervised steps."
+        ),
+    )
+    target_modules: (
+        Annotated[
+            list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(min_length=1, max_length=256)
+        ]
+        | None
+    ) = Field(
+        None,
+        description=(
+            "Linear layers that get an adapter, by the last parts of their names, such as q_proj or self_attn.o_proj."
+            " The default, all-linear, is all of them except the output head."
+        ),
+    )
+    path: Path | None = Field(
+        None,
+        description=(
+            "Folder of an adapter to continue, in peft's format (adapter_config.json, adapter_model.safetensors); a"
+            " relative folder is relative to the RLJob's file. It says rank, alpha and modules."
+        ),
+    )
+    merge: bool = Field(
+        False,
+        description=(
+            "Send the whole model with the adapter added to its weights, instead of the adapter alone. Each sync then"
+            " takes as long as without an adapter; engines generate as fast as without one."
+        ),
+    )
+
+    rules = (
+        Rule(
+            "!has(self.path) || !(has(self.rank) || has(self.alpha) || has(self.targetModules))",
+            "an adapter that exists has its own rank, alpha and modules: remove lora.rank, lora.alpha and"
+            " lora.targetModules, or remove lora.path",
+            "path",
+        ),
+        Rule(
+            "!has(self.targetModules) || self.targetModules.size() == 1 || !('all-linear' in self.targetModules)",
+            "all-linear already names every linear layer: remove the other names, or remove all-linear",
+            "targetModules",
+        ),
+    )
+
+
 class Model(ApiModel):
     """The policy to train."""
 
@@ -106,6 +167,9 @@ class Model(ApiModel):
             " cannot be packed gets a row for each sequence, with every setting."
         ),
     )
+    lora: Lora | None = Field(
+        None, description="Train a low-rank adapter of the model in path, instead of all its weights."
+    )
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the model.")
     chat_template: Annotated[str, StringConstraints(min_length=1, max_length=32_768)] | None = Field(
         None, description="Jinja chat template that replaces the tokenizer's own."
@@ -121,5 +185,10 @@ class Model(ApiModel):
             "!has(self.revision) || has(self.path)",
             "revision needs path: set path, or remove revision",
             "revision",
+        ),
+        Rule(
+            "!has(self.lora) || has(self.path)",
+            "lora adapts a model that exists: set path, or remove lora",
+            "lora",
         ),
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rljob_api.v1alpha1.actor import Actor
-from rljob_api.v1alpha1.algorithm import Algorithm, governed
+from rljob_api.v1alpha1.algorithm import Algorithm, of_preset
 from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_map
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
@@ -36,7 +36,7 @@ _RANKS = (
     " self.cluster.gpusPerNode == 0 ? 1 : self.cluster.gpusPerNode)"
 )
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
-_ADVANTAGE = governed("advantage", "advantage", owner="self.algorithm")
+_ADVANTAGE = of_preset("advantage", "advantage", owner="self.algorithm")
 _SFT = "self.algorithm.preset == 'sft'"
 
 
@@ -117,7 +117,7 @@ class RLJobSpec(ApiModel):
         ),
         *unread_rules(_SFT),
         Rule(
-            f"{_SFT} || {_ADVANTAGE} == 'reinforce_plus_plus' || self.rollout.samplesPerPrompt >= 2",
+            f"{_SFT} || {_ADVANTAGE} in ['reinforce_plus_plus', 'remax'] || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
         ),

@@ -44,6 +44,7 @@ from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.requests import Requests
 from rljob_trainer.loop.stages import with_length
 from rljob_trainer.loop.state import LoopState
+from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.preflight.attempt import check_fabric
 from rljob_trainer.progress.reporter import ProgressReporter
@@ -75,9 +76,9 @@ class Wiring:
     def __init__(
         self, job: DriverJob, volume: Volume, attempt: int, nonce: str, progress: ProgressReporter, requests: Requests
     ) -> None:
-        self._job, self._spec, self._volume = job, job.spec, volume
-        self._attempt, self._nonce, self._progress, self._requests = attempt, nonce, progress, requests
         self._base_dir, self._folder = Path(job.base_dir), volume.root / "model"
+        self._job, self._spec, self._volume = job, with_adapter(job.spec, self._base_dir), volume
+        self._attempt, self._nonce, self._progress, self._requests = attempt, nonce, progress, requests
         placement = find_nodes(job.spec)  # waits for the nodes whose GPUs cluster_resources counts
         self._device: Literal["cpu", "cuda"] = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
         self._rollout_fingerprint = rollout_fingerprint(job.spec, self._base_dir)
@@ -93,7 +94,7 @@ class Wiring:
             1 if job.spec.rollout.deterministic else len(os.sched_getaffinity(0)) // job.spec.cluster.ranks_per_node
         )
         self._context = WorkerContext(
-            job.spec, self._device, max(1, threads), self._roster, self._heartbeats, placement
+            self._spec, self._device, max(1, threads), self._roster, self._heartbeats, placement
         )
         self._ranks = RankClient(self._context)
 
@@ -189,7 +190,11 @@ class Wiring:
         if with_prompts:
             dataset = load_prompts(spec.data, tokenizer, self._base_dir, now=now)
             check_data_sources(spec.rewards, dataset.data_sources)
-            prompts = TaskStream(dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs)
+            key = spec.data.difficulty
+            prompts = TaskStream(
+                dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs,
+                difficulties=dataset.difficulties(key) if key else None,
+            )  # fmt: skip
             self._spec = with_length(spec, len(dataset))
         if spec.sft or spec.supervised_only:
             supervised = load_supervised(spec, tokenizer, self._base_dir, now=now)
@@ -232,7 +237,7 @@ class Wiring:
         )
 
     def _engine_settings(self) -> EngineSettings:
-        rollout = self._spec.rollout
+        rollout, lora = self._spec.rollout, self._spec.model.lora
         return EngineSettings(
             kind=rollout.engine,
             model_dir=str(self._folder),
@@ -248,6 +253,7 @@ class Wiring:
             trust_remote_code=self._spec.model.trust_remote_code,
             arguments=rollout.engine_arguments,
             deterministic=rollout.deterministic,
+            adapter=lora if lora is not None and not lora.merge else None,
         )
 
     def _loggers(self, origin: Origin) -> LoggerSet:

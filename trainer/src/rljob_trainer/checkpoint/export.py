@@ -1,14 +1,18 @@
-"""Export a checkpoint to a model folder that `AutoModelForCausalLM.from_pretrained` loads."""
+"""Export a checkpoint to a model folder that `AutoModelForCausalLM.from_pretrained` loads, or to one of peft's."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
+from rljob_trainer.checkpoint.adapter import adapter_of
 from rljob_trainer.checkpoint.manifest import MODEL, RANKS, CheckpointRef, counting, newest, survey, verify
 from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.errors import DataError, InfrastructureError
+from rljob_trainer.lora.files import ADAPTER
 from rljob_trainer.rank.loading import bare_model
 from rljob_trainer.volume import Volume
 
@@ -34,13 +38,46 @@ def choose_checkpoint(run: Path, step: int | None) -> CheckpointRef:
     return chosen[-1]
 
 
-def export_model(ref: CheckpointRef, target: Path, dtype: str, *, trust_remote_code: bool = False) -> int:
+def export_model(
+    ref: CheckpointRef, target: Path, dtype: str, *, trust_remote_code: bool = False, base: Path | None = None
+) -> int:
     """Write the policy's weights, its configuration and its tokenizer to `target`. Returns the bytes of weights.
 
     dtype: "float32" or "bfloat16". trust_remote_code: run Python code that came with the model.
-    Raises DataError if `target` is not empty or cannot be written, InfrastructureError if the checkpoint is damaged.
-    After a failure `target` does not exist.
+    base: the model below the run's adapter, if it is not any more where the run found it.
+    Raises DataError if `target` is not empty or cannot be written or the base is missing, InfrastructureError if the
+    checkpoint is damaged. After a failure `target` does not exist.
     """
+    with _written(ref, target) as part:
+        adapter = adapter_of(ref)
+        if adapter is None:
+            model = _load(ref, trust_remote_code=trust_remote_code)
+        else:
+            model = adapter.merged(base, trust_remote_code=trust_remote_code)
+        model.to(DTYPES[dtype]).save_pretrained(part)
+        # The run's own files replace transformers' (such as generation_config.json), except config.json: its dtype.
+        ours = shutil.ignore_patterns("config.json", ADAPTER)
+        shutil.copytree(ref.path / MODEL, part, ignore=ours, dirs_exist_ok=True)
+    return sum(path.stat().st_size for path in target.resolve().glob("*.safetensors"))
+
+
+def export_adapter(ref: CheckpointRef, target: Path, dtype: str) -> int:
+    """Write the run's adapter to `target` as peft reads it, with the tokenizer. Returns the bytes of its weights.
+
+    Raises as export_model, and DataError if the run trains all weights.
+    """
+    with _written(ref, target) as part:
+        adapter = adapter_of(ref)
+        if adapter is None:
+            raise DataError(f"{ref.path} holds a whole model and no adapter; leave out --adapter")
+        model_files = shutil.ignore_patterns("*config.json", ADAPTER)
+        shutil.copytree(ref.path / MODEL, part, ignore=model_files)
+        return adapter.write(part, DTYPES[dtype])
+
+
+@contextmanager
+def _written(ref: CheckpointRef, target: Path) -> Iterator[Path]:
+    """A folder that becomes `target` if all goes well."""
     target = target.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target} already exists; choose another folder")
@@ -49,19 +86,15 @@ def export_model(ref: CheckpointRef, target: Path, dtype: str, *, trust_remote_c
     except InfrastructureError as error:
         message = f"{error.message}; choose another step with --step (see rljob checkpoints)"
         raise InfrastructureError(message) from error
-    model = _load(ref, trust_remote_code=trust_remote_code).to(DTYPES[dtype])
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        model.save_pretrained(part)
-        # The run's own files replace transformers' (such as generation_config.json), except config.json: its dtype.
-        shutil.copytree(ref.path / MODEL, part, ignore=shutil.ignore_patterns("config.json"), dirs_exist_ok=True)
+        yield part
         part.replace(target)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return sum(path.stat().st_size for path in target.glob("*.safetensors"))
 
 
 def _load(ref: CheckpointRef, *, trust_remote_code: bool) -> PreTrainedModel:

@@ -6,9 +6,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
@@ -68,6 +70,20 @@ def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) 
             "which it was written, or set this field to never",
             field="spec.checkpoint.resume",
         ) from error
+
+
+def saved_shapes(directory: Path) -> dict[str, torch.Size]:
+    """The shape of each tensor in a checkpoint, by its place in the state, as in policy.model.NAME.
+
+    Raises JobError if the index is damaged, InfrastructureError if it cannot be read.
+    """
+    try:
+        saved = ShardReader(directory).read_metadata().state_dict_metadata
+    except pickle.UnpicklingError as error:
+        raise _forged(directory, error) from error
+    except OSError as error:
+        raise storage_error(error, _FAILED) from error
+    return {name: each.size for name, each in saved.items() if isinstance(each, TensorStorageMetadata)}
 
 
 def _forged(directory: Path, reason: pickle.UnpicklingError) -> JobError:

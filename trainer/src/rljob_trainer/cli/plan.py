@@ -26,6 +26,7 @@ def plan(
     from rljob_api import resolve
     from rljob_api.contract import ExitCode
     from rljob_api.validation import load_rljob, with_ranks
+    from rljob_trainer.lora.source import with_adapter
     from rljob_trainer.memory import plan as planned
     from rljob_trainer.memory.config import planned_config
     from rljob_trainer.memory.gpus import gpu_bytes
@@ -38,9 +39,10 @@ def plan(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--gpu") from error
     written = load_rljob(file, overrides or ()).spec
-    spec = resolve(with_ranks(written, ranks, gpus=True) if ranks else written)
-    config = planned_config(spec.model, file.resolve().parent)
-    size = model_size(config, trust_remote_code=spec.model.trust_remote_code)
+    base_dir = file.resolve().parent
+    spec = with_adapter(resolve(with_ranks(written, ranks, gpus=True) if ranks else written), base_dir)
+    config = planned_config(spec.model, base_dir)
+    size = model_size(config, trust_remote_code=spec.model.trust_remote_code, lora=spec.model.lora)
     found = planned.plan(size, work_of(spec), nbytes)
     typer.echo(json.dumps(found.as_json(), indent=2) if as_json else rendered(found, gpu, spec.ranks))
     if found.too_much:

@@ -100,6 +100,7 @@ def _too_large(found: "Validated", file: Path) -> "Iterator[Problem]":
 def _planned(spec: "ResolvedSpec", base_dir: Path) -> "tuple[TooMuch, ...]":
     """What does not fit, of a model whose configuration is here and that may be large."""
     from rljob_trainer.errors import RLJobError
+    from rljob_trainer.lora.source import with_adapter
     from rljob_trainer.memory import plan
     from rljob_trainer.memory.config import config_folder, planned_config
     from rljob_trainer.memory.gpus import DEFAULT, gpu_bytes
@@ -113,7 +114,9 @@ def _planned(spec: "ResolvedSpec", base_dir: Path) -> "tuple[TooMuch, ...]":
             return ()
         from rljob_trainer.memory.measured import model_size
 
-        return plan.plan(model_size(planned_config(spec.model, base_dir)), work_of(spec), gpu_bytes(DEFAULT)).too_much
+        spec = with_adapter(spec, base_dir)
+        size = model_size(planned_config(spec.model, base_dir), lora=spec.model.lora)
+        return plan.plan(size, work_of(spec), gpu_bytes(DEFAULT)).too_much
     except RLJobError:  # a folder that is missing here may exist in the cluster
         return ()
 

@@ -5,11 +5,12 @@ An engine moves through these states; any other call order raises Infrastructure
     start                   no weights yet (policy_version NO_WEIGHTS)
       begin_update(v)       weights' memory is back; the engine cannot generate
       load_bucket(bucket)   any number, in order; the weights are copied before it returns
-      finish_update(v)      every parameter has arrived; prefix cache and KV cache forget the old weights
+      finish_update(v)      every parameter has arrived; prefix cache and KV cache forget the old weights. An engine
+                            with an adapter keeps the model below it: later updates may bring the adapter alone
       wake()                KV cache's memory is back (the trainer freed its own first); policy_version is v
       submit(request)       at any moment; a request brings its own sampling
       step()                one token more for each running sample; gives those that ended
-      sleep()               GPU memory is given back; the weights are gone, so an update comes next
+      sleep()               GPU memory is given back; the weights are gone, or the adapter is, so an update comes next
       begin_update(v + 1)   ...
 
 Samples that are unfinished at an update or a sleep need a pause before it:
@@ -27,6 +28,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from rljob_api.resolve import ResolvedLora
 from rljob_api.v1alpha1.rollout import Engine
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.types import FinishReason, Floats, Ids, Sampling
@@ -55,6 +57,7 @@ class EngineSettings:
         or engines would draw the same noise.
     arguments: spec.rollout.engineArguments (vllm).
     deterministic: samples are bit for bit the same whatever else is generated (hf, on one CPU thread).
+    adapter: what the policy adds to the model that updates bring; None if they bring the policy whole.
     """
 
     kind: Engine
@@ -71,6 +74,7 @@ class EngineSettings:
     trust_remote_code: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     deterministic: bool = False
+    adapter: ResolvedLora | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from rljob_trainer.engines.registry import ENGINES, argument_errors
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
+from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.rank.model_source import local_model
 from rljob_trainer.rank.supported import check_supported, check_token_ids, largest_saved_id, load_config
 from rljob_trainer.rewards.check import check_code
@@ -29,6 +30,7 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
     for error in argument_errors(spec.rollout.engine, spec.rollout.engine_arguments, supervised=spec.supervised_only):
         raise error
     _check_model(spec, base_dir)
+    with_adapter(spec, base_dir)
     _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):
         check_code(function, base_dir, f"spec.rewards.functions[{index}]")

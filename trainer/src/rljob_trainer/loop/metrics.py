@@ -8,6 +8,7 @@ import numpy as np
 
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.spread import added, reported
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import Updated, Usage
 from rljob_trainer.rollouts.weight_sync import Synced
@@ -29,6 +30,12 @@ def reward_metrics(groups: Sequence[GroupSummary]) -> Metrics:
         names.REWARD_MAX: float(rewards.max()),
     }
     return metrics | {f"reward/{name}": mean for name, mean in _component_means(groups).items()}
+
+
+def baseline_metrics(groups: Sequence[GroupSummary]) -> Metrics:
+    """Mean reward of the greedy answers; nothing without them."""
+    rewards = [group.baseline for group in groups if group.baseline is not None]
+    return {names.GROUPS_BASELINE: float(np.mean(rewards))} if rewards else {}
 
 
 def validation_metrics(groups: Sequence[GroupSummary], sources: Mapping[str, str]) -> Metrics:
@@ -124,6 +131,7 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: b
         names.ACTOR_DRIFT: sum(part.sums.drift for part in parts) / _tokens(parts),
         names.ACTOR_COVARIANCE: sum((part.sums.covariance for part in parts), start=CovarianceSums()).covariance(),
         names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.effective_sample_size,
+        **reported(added([part.correction for part in parts])),
     }
     if importance.mean_difference is not None and importance.max_difference is not None:
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MEAN] = importance.mean_difference
@@ -151,7 +159,8 @@ def recovery_metrics(journaled: int, groups: int) -> Metrics:
 
 def sync_metrics(synced: Synced) -> Metrics:
     probes = synced.probes
-    return {
+    moved = [probe.moved for probe in probes if probe.moved is not None]
+    return ({names.SYNC_PROBE_MOVED: float(np.mean(moved))} if moved else {}) | {
         names.SYNC_BYTES: float(sum(synced.sent)),
         names.SYNC_PROBE_MEAN: float(np.mean([probe.mean for probe in probes])),
         names.SYNC_PROBE_MAX: max(probe.max for probe in probes),

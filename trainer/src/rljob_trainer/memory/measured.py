@@ -8,7 +8,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
+from rljob_api.resolve import ResolvedLora
 from rljob_trainer.errors import DataError, first_line
+from rljob_trainer.lora.files import is_adapter
+from rljob_trainer.lora.layers import adapt
 from rljob_trainer.memory.model import ModelSize
 from rljob_trainer.rank.loading import bare_model
 from rljob_trainer.rank.model_source import FIELD
@@ -20,13 +23,17 @@ _TOKENS = 64
 _ATTENTION = "rljob_sizes"
 
 
-def model_size(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> ModelSize:
+def model_size(
+    config: PreTrainedConfig, *, trust_remote_code: bool = False, lora: ResolvedLora | None = None
+) -> ModelSize:
     """Measure the model of a configuration: takes seconds, and no memory.
 
-    Raises DataError for one without layers of attention, or that computes with the values of its tensors.
+    lora: with its rank and modules.
+    Raises JobError if it lacks one of the adapter's modules; DataError for one without layers of attention, or that
+    computes with the values of its tensors.
     """
     try:
-        return _measured(config, trust_remote_code=trust_remote_code)
+        return _measured(config, lora, trust_remote_code=trust_remote_code)
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(
             f"the memory of {config.model_type} cannot be worked out without its weights ({first_line(error)}); start"
@@ -35,7 +42,7 @@ def model_size(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> 
         ) from error
 
 
-def _measured(config: PreTrainedConfig, *, trust_remote_code: bool) -> ModelSize:
+def _measured(config: PreTrainedConfig, lora: ResolvedLora | None, *, trust_remote_code: bool) -> ModelSize:
     config = copy.deepcopy(config)
     config.pad_token_id = None  # some models look for it in their input
     with torch.device("meta"):
@@ -43,6 +50,10 @@ def _measured(config: PreTrainedConfig, *, trust_remote_code: bool) -> ModelSize
     parameters = sum(each.numel() for each in model.parameters())
     blocks = [sum(each.numel() for each in block.parameters()) for block in decoder_layers(model)]
     head = model.get_output_embeddings().weight
+    if lora is not None:
+        adapt(model, lora)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(is_adapter(name))
     saved = _saved(model.to(torch.bfloat16))
     wide = [each for each in saved if each.dtype == torch.float32 and each.shape[-1] > 1]
     per_layer = _TOKENS * len(blocks)
@@ -62,6 +73,7 @@ def _measured(config: PreTrainedConfig, *, trust_remote_code: bool) -> ModelSize
         compiled=eager - sum(each.nbytes for each in wide) // per_layer - widest,
         widest=widest,
         kv=_kv(config, len(blocks)),
+        adapter=sum(each.numel() for name, each in model.named_parameters() if is_adapter(name)),
     )
 
 

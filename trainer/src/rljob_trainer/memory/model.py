@@ -14,6 +14,7 @@ class ModelSize:
     compiled: the same if torch.compile fuses the block.
     widest: bytes a token of the widest of them.
     kv: bytes a token of the KV cache, over all blocks.
+    adapter: elements of the adapter, which then trains alone; 0 without one.
     """
 
     parameters: int
@@ -27,3 +28,9 @@ class ModelSize:
     compiled: int
     widest: int
     kv: int
+    adapter: int = 0
+
+    @property
+    def trained(self) -> int:
+        """Elements that have a gradient."""
+        return self.adapter or self.parameters

@@ -9,6 +9,9 @@ or its own computed again); that of the first block (one block's activations, gr
 FSDP reduces what is outside of the blocks in float32; the optimizer's step. While a pass runs, gradients exist if it is
 not the minibatch's first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter.
 https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+
+With an adapter all of that is the adapter's: the model below it is frozen, in bfloat16 and without gradients, and an
+engine of vLLM keeps its own copy of it while it sleeps.
 """
 
 from rljob_trainer.memory.held import GIB
@@ -45,6 +48,8 @@ def phases(size: ModelSize, work: Work, gpu: int) -> dict[str, Parts]:
         return {"update": {**update, "CUDA contexts": CONTEXT}}
     asleep = {"CUDA contexts": (1 + work.engines) * CONTEXT}
     asleep |= {} if work.eager or not work.share else {"CUDA graphs": work.engines * GRAPHS}
+    if work.model_stays:
+        update["engine's weights"] = _weights(size, work)
     return {
         "rollout": {**_kept(size, work), **_engine(size, work, gpu), **asleep},
         "update": {**update, **asleep},
@@ -54,20 +59,24 @@ def phases(size: ModelSize, work: Work, gpu: int) -> dict[str, Parts]:
 
 def _kept(size: ModelSize, work: Work) -> Parts:
     """Of a rank between steps."""
+    weights = 2 * size.parameters + 4 * size.adapter if size.adapter else 4 * size.parameters
+    reference = 4 * size.adapter if size.adapter else 2 * size.parameters
     parts = {
-        "weights": 0 if work.host_weights else 4 * size.parameters // work.shards,
-        "optimizer": 0 if work.host_optimizer else 8 * size.parameters // work.shards,
-        "reference": 2 * size.parameters // work.shards if work.reference and not work.host_weights else 0,
+        "weights": 0 if work.host_weights else weights // work.shards,
+        "optimizer": 0 if work.host_optimizer else 8 * size.trained // work.shards,
+        "reference": reference // work.shards if work.reference and not work.host_weights else 0,
     }
     return {name: nbytes for name, nbytes in parts.items() if nbytes}
 
 
 def _moments(size: ModelSize, work: Work) -> list[Parts]:
     """Of an update, besides what a rank keeps."""
-    gradients = 0 if work.host_weights else 4 * size.parameters // work.shards
+    gradients = 0 if work.host_weights else 4 * size.trained // work.shards
     earlier = gradients if work.accumulates else 0
     blocks = 2 * (min(3, size.layers) if work.reshard else size.layers) * size.layer
-    matrix = size.vocabulary * size.hidden
+    matrix, layer, root = size.vocabulary * size.hidden, size.layer, size.root  # of which gradients exist
+    if size.adapter:
+        matrix, layer, root = 0, size.adapter // size.layers, 0
     between = 2 * size.hidden * work.tokens  # the input of a block
     block = (size.compiled if work.compiled else size.saved) * work.tokens
     inputs = between * (_FETCHED if work.host_inputs else size.layers)
@@ -75,7 +84,7 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
     working = (block if work.recompute else 0) + 2 * size.widest * work.tokens
     logits = 2 * min(work.tokens * size.vocabulary, _HEAD_ELEMENTS)
     gathered = {"gathered weights": 2 * size.root + blocks}
-    in_blocks = gathered | {"gradients on their way": 2 * (matrix + size.layer)}
+    in_blocks = gathered | {"gradients on their way": 2 * (matrix + layer)}
     return [
         # the gradient of the head's weights in float32 and in bfloat16
         {"gradients": earlier, **gathered, "activations": every, "output head": logits + 6 * matrix},
@@ -84,7 +93,7 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
         {
             "gradients": gradients,
             "gathered weights": 2 * size.root,
-            "gradients on their way": 2 * matrix + 10 * size.root,  # bfloat16, and FSDP's input and output in float32
+            "gradients on their way": 2 * matrix + 10 * root,  # bfloat16, and FSDP's input and output in float32
         },
         {"gradients": gradients, "optimizer's slice": _slice(size, work)},
     ]
@@ -94,13 +103,14 @@ def _slice(size: ModelSize, work: Work) -> int:
     """What an optimizer step copies to the GPU: moments, or weights and gradients; with both on the host, nothing."""
     if work.host_weights == work.host_optimizer:
         return 0
-    return 8 * min(max(size.largest // work.shards, _SLICE_ELEMENTS), size.parameters // work.shards)
+    return 8 * min(max(size.largest // work.shards, _SLICE_ELEMENTS), size.trained // work.shards)
 
 
 def _engine(size: ModelSize, work: Work, gpu: int) -> Parts:
     """Of the GPU's engines that generate. hf takes what its sequences need."""
     weights = _weights(size, work)
     if not work.share:
+        weights *= 2 if work.keeps_model else 1  # an adapter is added to copies of its layers
         return {"engine's weights": weights, "KV cache": work.engines * size.kv * work.longest * work.sequences}
     logits = 10 * work.sequences * size.vocabulary  # bfloat16, and two copies in float32
     activations = work.engines * max(2 * size.widest * _BATCHED_TOKENS, logits) // work.tensor_parallel

@@ -49,6 +49,7 @@ class MemoryPlan:
         return {
             "gpuBytes": self.gpu,
             "parameters": self.size.parameters,
+            "adapter": self.size.adapter,
             "phases": {name: {"bytes": self.peaks[name], "parts": parts} for name, parts in self.phases.items()},
             "cachedTokens": self.cached,
             "tooMuch": [

@@ -16,8 +16,9 @@ _ROWS = (
 def rendered(plan: MemoryPlan, gpu: str, ranks: int) -> str:
     """gpu: its name. ranks: of the whole job, one a GPU."""
     size, work = plan.size, plan.work
+    blocks = f"{size.layers} blocks" + (f", {size.adapter / 1e6:.1f}M of an adapter" if size.adapter else "")
     lines = [
-        f"{size.parameters / 1e9:.2f}B parameters in {size.layers} blocks; {ranks} x {gpu}, {plan.gpu / GIB:.1f} GiB",
+        f"{size.parameters / 1e9:.2f}B parameters in {blocks}; {ranks} x {gpu}, {plan.gpu / GIB:.1f} GiB",
         f"passes of {work.tokens} tokens, {'with' if work.recompute else 'without'} recomputation",
         "",
         *_table(plan),

@@ -15,9 +15,10 @@ class Work:
     compiled: blocks are compiled.
     reshard: layers are gathered again in the backward pass.
     host_weights, host_optimizer: they are in host memory between uses.
-    reference: the ranks hold a frozen copy in bfloat16.
+    reference: the ranks hold a frozen copy in bfloat16, or one of the adapter.
     bucket: bytes of one bucket of the sync.
     engines: that share the GPU; 0 if the job has none. share: of the GPU, for all of them while they generate.
+    keeps_model: engines keep the model below an adapter from one update to the next. model_stays: on the GPU.
     tensor_parallel: GPUs of one engine. sequences: that an engine generates at once. eager: no CUDA graphs.
     """
 
@@ -38,10 +39,16 @@ class Work:
     tensor_parallel: int
     sequences: int
     eager: bool
+    keeps_model: bool = False
+
+    @property
+    def model_stays(self) -> bool:
+        return self.keeps_model and self.share > 0
 
 
 def work_of(spec: ResolvedSpec) -> Work:
-    actor, data, rollout = spec.actor, spec.data, spec.rollout
+    actor, data, rollout, lora = spec.actor, spec.data, spec.rollout, spec.model.lora
+    copied = lora is None or bool(spec.sft or lora.path or spec.algorithm.kl.refresh_every)
     longest = data.max_prompt_tokens + data.max_response_tokens
     samples = data.prompts_per_step if spec.supervised_only else actor.mini_batch_size * rollout.samples_per_prompt
     each = -(-samples // spec.ranks) * longest  # tokens of a rank in a minibatch, at most
@@ -56,11 +63,12 @@ def work_of(spec: ResolvedSpec) -> Work:
         reshard=actor.fsdp.reshard_after_forward,
         host_weights=actor.fsdp.offload in {"parameters", "all"},
         host_optimizer=actor.fsdp.offload in {"optimizer", "all"},
-        reference=spec.needs_reference and not spec.supervised_only,
+        reference=spec.needs_reference and copied and not spec.supervised_only,
         bucket=rollout.weight_sync.bucket_mib << 20,
         engines=0 if spec.supervised_only else rollout.engines_per_gpu,
         share=rollout.gpu_memory_utilization if rollout.engine == "vllm" else 0.0,
         tensor_parallel=rollout.tensor_parallel_size,
         sequences=rollout.max_num_seqs,
         eager=rollout.enforce_eager,
+        keeps_model=lora is not None and not lora.merge and not spec.supervised_only,
     )

@@ -2,7 +2,8 @@
 
 A line of metrics is one step: {"step": 12, "stage": "rl", "time": 1760000000.0, "reward/mean": 0.5, ...}. `step` counts
 supervised steps too. Each reward adds `reward/NAME`, and each number that a function returns `reward/NAME/NUMBER`; so
-in `validation/reward/...`. A validation of several data sources also has `validation/SOURCE/reward` and the same below.
+in `validation/reward/...`. Each entry of rolloutRs adds `rollout_corr/rollout_rs_ENTRY_...`. A validation of several
+data sources also has `validation/SOURCE/reward` and the same below.
 """
 
 from dataclasses import dataclass
@@ -61,10 +62,59 @@ ROLLOUT_LOG_PROB_DIFF_MAX = _metric("rollout/log_prob_diff_max", "nats", "Larges
 ROLLOUT_EFFECTIVE_SAMPLE_SIZE = _metric(
     "rollout/effective_sample_size", "share", "Effective sample size under the weights trainer / engine"
 )
+_CORRECTION = (
+    ("kl", "nats", "Mean divergence of a token, engine from trainer (k1)"),
+    ("k3_kl", "nats", "The same, estimated as k3"),
+    ("training_ppl", "", "Perplexity of the responses under the trainer, the mean over responses"),
+    ("training_log_ppl", "nats", "Its logarithm, the mean over responses"),
+    ("rollout_ppl", "", "Perplexity of the responses under the engine"),
+    ("rollout_log_ppl", "nats", "Its logarithm, the mean over responses"),
+    ("log_ppl_diff", "nats", "Log-perplexity of the trainer minus the engine's, the mean over responses"),
+    ("log_ppl_diff_max", "nats", "The largest of a response"),
+    ("log_ppl_diff_min", "nats", "The smallest of a response"),
+    ("log_ppl_abs_diff", "nats", "The mean of its size"),
+    ("ppl_ratio", "", "Perplexity of the trainer over the engine's, the mean over responses"),
+    (
+        "chi2_token",
+        "",
+        "Chi squared of trainer and engine: mean of r^2 minus 1, with r = p_trainer / p_engine of tokens",
+    ),
+    ("chi2_seq", "", "The same with the product of r over a response"),
+    ("rollout_is_mean", "", "Importance weights of tokens: mean"),
+    ("rollout_is_std", "", "Importance weights of tokens: standard deviation"),
+    ("rollout_is_max", "", "Largest weight; with rolloutIs sequence before truncation"),
+    ("rollout_is_min", "", "Smallest weight; with rolloutIs sequence before truncation"),
+    ("rollout_is_eff_sample_size", "share", "Effective sample size under the weights"),
+    ("rollout_is_ratio_fraction_high", "share", "Ratios above the bound: of tokens, or of responses"),
+    ("rollout_is_ratio_fraction_low", "share", "Ratios below the lower bound, or below 1 / bound"),
+    ("rollout_is_oob_ratio", "share", "Tokens whose weight IcePop's bounds made 0"),
+    ("rollout_is_batch_norm_factor", "", "What weights were divided by"),
+    ("rollout_is_seq_mean", "", "Mean weight of a response: mean over responses"),
+    ("rollout_is_seq_std", "", "Mean weight of a response: standard deviation"),
+    ("rollout_is_seq_max", "", "Mean weight of a response: the largest"),
+    ("rollout_is_seq_min", "", "Mean weight of a response: the smallest"),
+    ("rollout_is_seq_max_deviation", "", "Mean weight of a response: the largest distance from 1"),
+    ("rollout_is_seq_fraction_high", "share", "Responses whose mean ratio is above the bound"),
+    ("rollout_is_seq_fraction_low", "share", "Responses whose mean ratio is below the lower bound, or 1 / bound"),
+    ("rollout_rs_masked_fraction", "share", "Tokens that a rejection took out of the loss"),
+    ("rollout_rs_seq_masked_fraction", "share", "Responses with such a token"),
+)
+for _name, _unit, _description in _CORRECTION:
+    _metric(f"rollout_corr/{_name}", _unit, _description)
 SYNC_PROBE_MEAN = _metric("sync/probe_mean", "nats", "Mean difference of log-probabilities in the weight sync's probe")
+SYNC_PROBE_MOVED = _metric(
+    "sync/probe_moved", "nats", "Mean difference of log-probabilities that the adapter makes, in the probe's tokens"
+)
 SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-probabilities in the weight sync's probe")
 SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
 GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
+GROUPS_OUT_OF_BOUNDS = _metric(
+    "groups/out_of_bounds", "groups", "Groups whose mean reward is outside of dynamicSampling's bounds"
+)
+GROUPS_TRIED_AGAIN = _metric(
+    "groups/tried_again", "groups", "Groups below minAccuracy that the next step samples again"
+)
+GROUPS_BASELINE = _metric("groups/baseline_reward", "", "Mean reward of the greedy answers that are remax's baselines")
 GROUPS_DROPPED = _metric("groups/dropped", "groups", "Groups left out because a reward failed")
 RECOVERY_JOURNALED_GROUPS = _metric(
     "recovery/journaled_groups", "groups", "Groups taken from the rollout journal after a failure"

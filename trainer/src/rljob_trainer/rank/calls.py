@@ -15,7 +15,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, ProbeScores, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
 from rljob_trainer.workers.worker import Worker
@@ -99,18 +99,19 @@ class RankCalls(Protocol):
 
     def send_weights(
         self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
-        deadline: float, *updated: Updated,
+        deadline: float, whole: bool, *updated: Updated,
     ) -> Sent:  # fmt: skip
         """Send the policy to the engines that this rank's sync group feeds, and have them answer the probe with it.
 
         engines: on the first rank of a sync group; the group's other ranks get none.
         prompts, max_tokens: of the probe. deadline: seconds for each answer of an engine.
+        whole: all weights, for engines that may lack them; else the adapter alone. The same on every rank.
         updated: what all ranks returned of the update that makes the version. If one of them failed, Ray calls none.
         Raises EngineLost for an engine that fails.
         """
 
-    def score_probes(self, prompts: Sequence[Ids], *sent: Sent) -> list[list[Floats]]:
-        """The log-probabilities [R] of what each engine answered to the probe; every rank computes all of them.
+    def score_probes(self, prompts: Sequence[Ids], *sent: Sent) -> ProbeScores:
+        """Score what each engine answered to the probe; every rank computes all of it.
 
         sent: of every rank, in their order.
         """

@@ -19,7 +19,7 @@ from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.parallel import ParallelDims, sync_groups
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import RankInfo, Sent, Updated
+from rljob_trainer.rank.results import ProbeScores, RankInfo, Sent, Updated
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.training_state import RankStates, TrainingState
 from rljob_trainer.rollouts.calls import GroupRef
@@ -211,21 +211,24 @@ class RankClient:
 
     def send_weights(
         self, engines: Sequence[Sequence[Worker[EngineProcess]]], version: int, prompts: Sequence[Ids],
-        max_tokens: int, after: Pending[Updated] | None = None,
+        max_tokens: int, *, whole: bool, after: Pending[Updated] | None = None,
     ) -> Pending[Sent]:  # fmt: skip
-        """engines: those that each rank feeds. after: the update that makes `version`, if it is under way."""
+        """engines: those that each rank feeds. whole: as in RankCalls.send_weights.
+
+        after: the update that makes `version`, if it is under way.
+        """
         behind = after.answers if after is not None else ()
         asked = [
             worker.call(
-                RankCalls.send_weights, own, version, prompts, max_tokens, SYNC_SECONDS,
+                RankCalls.send_weights, own, version, prompts, max_tokens, SYNC_SECONDS, whole,
                 *map(arriving, behind),
             )
             for worker, own in zip(self.workers, engines, strict=True)
         ]  # fmt: skip
         return self._pending(asked, START_SECONDS + SYNC_SECONDS, "send_weights", "engine")
 
-    def score_probes(self, prompts: Sequence[Ids], sent: Pending[Sent]) -> Pending[list[list[Floats]]]:
-        """Behind `sent`: of each rank, the log-probabilities of each engine's answers to the probe."""
+    def score_probes(self, prompts: Sequence[Ids], sent: Pending[Sent]) -> Pending[ProbeScores]:
+        """Behind `sent`: the scores of each engine's answers to the probe, which every rank computes."""
         return self._all(RankCalls.score_probes, SYNC_SECONDS, prompts, *map(arriving, sent.answers))
 
     # ------------------------------------------------------------------ waiting

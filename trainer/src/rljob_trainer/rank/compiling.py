@@ -17,6 +17,7 @@ from rljob_api import ResolvedSpec
 from rljob_trainer.compute.linear import plain_linear_layers
 from rljob_trainer.compute.triton_ready import missing_for_triton
 from rljob_trainer.errors import JobError
+from rljob_trainer.lora.layers import adapted_layers
 
 BACKEND = "inductor"
 
@@ -49,6 +50,8 @@ def compile_layers(layers: Sequence[nn.Module]) -> None:
     """Compile what each layer computes, in place, when it first runs."""
     for layer in layers:
         plain_linear_layers(layer)
+        for adapted in adapted_layers(layer).values():
+            adapted.compiled = True
         layer.forward = torch.compile(layer.forward, backend=BACKEND, dynamic=True)
 
 

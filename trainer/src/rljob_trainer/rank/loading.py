@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
@@ -12,6 +13,9 @@ from rljob_api.resolve import ResolvedModel
 from rljob_trainer.compute.attention_choice import built_with
 from rljob_trainer.compute.linear import speed_up_linear_layers
 from rljob_trainer.errors import DataError, first_line
+from rljob_trainer.lora.files import FIELD as ADAPTER_FIELD
+from rljob_trainer.lora.files import read_tensors
+from rljob_trainer.lora.layers import initial_matrices
 from rljob_trainer.rank.attention import PACKED_ATTENTION
 from rljob_trainer.rank.model_source import FIELD
 
@@ -89,3 +93,23 @@ def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, tor
     if broken := [name for name, each in weights.items() if each.is_floating_point() and not each.isfinite().all()]:
         raise DataError(f"its {broken[0]} has values that are NaN or infinite; use an intact model", field=FIELD)
     return weights
+
+
+def adapter_weights(network: nn.Module, model: ResolvedModel, seed: int) -> dict[str, torch.Tensor]:
+    """The weights of the model's adapter in float32 on the host: fresh, drawn by `seed`, or those in lora.path.
+
+    Empty without an adapter. Raises DataError if the files do not fit the model.
+    """
+    fresh = initial_matrices(network, seed)
+    if model.lora is None or model.lora.path is None:
+        return fresh
+    read = read_tensors(Path(model.lora.path))
+    for name, tensor in fresh.items():
+        if name not in read or read[name].shape != tensor.shape or not read[name].isfinite().all():
+            found = list(read[name].shape) if name in read else "nothing"
+            raise DataError(
+                f"its {name} should be finite numbers [{', '.join(map(str, tensor.shape))}], and is {found}: give an"
+                " adapter of this model",
+                field=ADAPTER_FIELD,
+            )
+    return {name: read[name].float() for name in fresh}

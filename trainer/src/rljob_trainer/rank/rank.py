@@ -26,6 +26,7 @@ from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.compute.freed_memory import keep_freed_memory
 from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.lora.layers import without_adapter
 from rljob_trainer.losses.covariance import BY_COVARIANCE
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
@@ -33,19 +34,20 @@ from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.compiling import compiled_graphs
+from rljob_trainer.rank.correcting import correction_of, rejection_of, weigh
 from rljob_trainer.rank.forward import Policy, score_only
-from rljob_trainer.rank.masking import Rejection, without_rejected
+from rljob_trainer.rank.masking import without_rejected
 from rljob_trainer.rank.memory import give_back, give_back_for_engines, in_phase
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
-from rljob_trainer.rank.models.reference import reference_of
+from rljob_trainer.rank.models.reference import Reference, reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.rendezvous import join_store, open_store
-from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
-from rljob_trainer.rank.sending import full_tensors, send
+from rljob_trainer.rank.results import LARGEST_NORM, ProbeScores, RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.sending import bucket_bytes, send, sent_tensors
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
-from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_weights
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES
 from rljob_trainer.rank.step import Trainee, queue_policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.rank.usage import UpdateMeter
@@ -62,7 +64,7 @@ class Rank(RankCalls):
 
     policy, reference: the reference is there in RL, if the algorithm compares with it.
     others: further models, which are saved and restored with these two.
-    rejection: tokens that leave the loss although they were sampled; None: none do.
+    correction: of the difference between engine and trainer. rejection: its mask; None: all tokens stay.
     """
 
     policy: ModelRole[Policy]
@@ -71,9 +73,10 @@ class Rank(RankCalls):
         self.spec = spec
         self.settings = settings
         self.device = torch.device(settings.device_type)
-        self.reference: ModelRole[Policy] | None = None
+        self.reference: Reference | None = None
         self.others: list[ModelRole[nn.Module]] = []
-        self.rejection: Rejection | None = None
+        self.correction = spec.algorithm.rollout_correction
+        self.rejection = rejection_of(self.correction)
         self._state: RankState | None = None
         self._shard: Shard | None = None
         self._profile = Profile("update")
@@ -116,6 +119,8 @@ class Rank(RankCalls):
         self.saver.wait_staged()
         self.folder = Path(folder)
         self.policy = load_policy(self.spec, self.folder, self.mesh)
+        if self._drops():
+            torch.manual_seed((self.spec.training.seed << 16) + self.settings.rank)
         return sum(parameter.numel() for parameter in self.policy.module.parameters())
 
     @in_phase("start")
@@ -127,6 +132,10 @@ class Rank(RankCalls):
         if stage == "rl" and self.spec.needs_reference:
             self.reference = reference_of(self.policy, self.spec, self.folder, self.mesh)
 
+    def _drops(self) -> bool:
+        """Whether passes with a gradient leave out parts at random, so that they do not tell what the policy says."""
+        return self.spec.model.lora is not None and self.spec.model.lora.dropout > 0
+
     def training(self, role: ModelRole[Any]) -> Trainee[Any]:
         """What trains a model. role: with an optimizer."""
         assert role.optimizer is not None
@@ -134,8 +143,8 @@ class Rank(RankCalls):
 
     def roles(self) -> list[ModelRole[nn.Module]]:
         """All models that this rank holds."""
-        fixed: list[ModelRole[nn.Module]] = [self.policy] if self.reference is None else [self.policy, self.reference]
-        return [*fixed, *self.others]
+        reference = self.reference.role if self.reference is not None else None
+        return [self.policy, *([reference] if reference is not None else []), *self.others]
 
     # ------------------------------------------------------------------ what it holds, for the next driver
 
@@ -172,17 +181,27 @@ class Rank(RankCalls):
     ) -> list[Floats] | None:  # fmt: skip
         self._shard = None
         shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
-        several = len(totals) * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
-        if several or self.spec.kl_in_reward or self.rejection is not None:
+        bypass = self.correction.bypass_mode
+        if not bypass and self._needs_old_log_probs(len(totals)):
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         if self.reference is not None:
-            score_samples(self.reference.module, shard, "reference_log_probs", self.device)
-        self._shard = shard if self.rejection is None else without_rejected(shard, self.rejection)
+            with self.reference.scoring() as policy:
+                score_samples(policy, shard, "reference_log_probs", self.device)
+        if not bypass and self.correction.rollout_is != "none":
+            weigh(shard.ordered, self.correction)
+        self._shard = shard if bypass or self.rejection is None else without_rejected(shard, self.rejection)
         return self._token_kl(shard) if self.spec.kl_in_reward else None
+
+    def _needs_old_log_probs(self, minibatches: int) -> bool:
+        """Whether something needs them before the pass that trains."""
+        several = minibatches * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
+        corrects = self.rejection is not None or self.correction.rollout_is != "none"
+        return several or corrects or self._drops() or self.spec.kl_in_reward
 
     def _token_kl(self, shard: Shard) -> list[Floats]:
         samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator
-        ours, reference = column(samples, "old_log_probs"), column(samples, "reference_log_probs")
+        ours = column(samples, "engine_log_probs" if self.correction.bypass_mode else "old_log_probs")
+        reference = column(samples, "reference_log_probs")
         flat = kl_estimate(estimator, ours, reference, self.spec.algorithm.kl.clip)
         return split(flat.numpy(), samples)
 
@@ -202,10 +221,12 @@ class Rank(RankCalls):
             queued = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
             sums = queued.read()  # waits: weights in host memory are complete
             if self.reference is not None and self.spec.refreshes_reference(training_state.step):
-                copy_weights(self.policy.module, self.reference.module)
+                self.reference.refresh()
         self._log_compilations()
         usage = meter.read(self.policy.module, shard, sums.minibatches / len(shard.plan.minibatches))
-        updated = Updated(sums, _importance(shard, version=training_state.step - 1), usage)
+        importance = _importance(shard, training_state.step - 1, bypass=self.correction.bypass_mode)
+        scored = [sample for sample in shard.ordered if sample.old_log_probs is not None]
+        updated = Updated(sums, importance, usage, correction_of(scored, self.correction))
         self._state = RankState(training_state, updated)
         return updated
 
@@ -228,24 +249,30 @@ class Rank(RankCalls):
     @in_phase("weight sync")
     def send_weights(
         self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
-        deadline: float, *_updated: Updated,
+        deadline: float, whole: bool, *_updated: Updated,
     ) -> Sent:  # fmt: skip
         give_back_for_engines(self.device, self.spec)  # the first call below wakes them
         dtype = compute_dtype(self.spec, self.device.type)
-        sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
-        tensors = full_tensors(self.policy.module.model, self.device, COMPUTE_DTYPES[dtype], self.spec.rollout.engine)
+        network = self.policy.module.model
+        size = bucket_bytes(network, self.spec, whole, COMPUTE_DTYPES[dtype])
+        sender = WeightSender(self.device.type, dtype, size, self.sync_group)
+        tensors = sent_tensors(network, self.spec, whole, self.device, COMPUTE_DTYPES[dtype])
         return send(sender, tensors, self.sync_group, engines, version, prompts, max_tokens, deadline)
 
     @in_phase("update")
-    def score_probes(self, prompts: Sequence[Ids], *sent: Sent) -> list[list[Floats]]:
+    def score_probes(self, prompts: Sequence[Ids], *sent: Sent) -> ProbeScores:
         answers = [answer for each in sent for answer in each.answers]
         trajectories = [
             answered(prompt, sample.token_ids, sample.log_probs, 0, 1.0, sample.finish_reason)
             for answer in answers
             for prompt, sample in zip(prompts, answer, strict=True)
         ]
-        ours = iter(self.log_probs(trajectories))
-        return [[next(ours) for _ in answer] for answer in answers]
+        sizes = [len(answer) for answer in answers]
+        policy = _grouped(self.log_probs(trajectories), sizes)
+        if self.spec.model.lora is None:
+            return ProbeScores(policy)
+        with without_adapter(self.policy.module.model):
+            return ProbeScores(policy, _grouped(self.log_probs(trajectories), sizes))
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -272,10 +299,16 @@ class Rank(RankCalls):
         return {role.name: role.state() for role in self.roles() if role.saved}
 
 
-def _importance(shard: Shard, version: int) -> ImportanceSums:
-    """version: of the policy before the update."""
-    samples = shard.ordered
+def _importance(shard: Shard, version: int, *, bypass: bool) -> ImportanceSums:
+    """version: of the policy before the update. bypass: only the first minibatch was scored by it, in its pass."""
+    minibatches = shard.plan.minibatches[:1] if bypass else shard.plan.minibatches
+    samples = [sample for minibatch in minibatches for samples in shard.passes(minibatch) for sample in samples]
     ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
     versions = [each.trajectory.versions[each.trajectory.in_loss] for each in samples]
     present = np.concatenate(versions or [np.zeros(0, np.int32)]) == version
     return importance_sums(ours.numpy(), engine.numpy(), present)
+
+
+def _grouped(log_probs: Sequence[Floats], sizes: Sequence[int]) -> list[list[Floats]]:
+    each = iter(log_probs)
+    return [[next(each) for _ in range(size)] for size in sizes]

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.spread import Spreads
+from rljob_trainer.types import Floats
 
 LARGEST_NORM = 3.4028234663852886e38
 """The largest float32: as the bound of a norm, only what is not finite is above it."""
@@ -70,11 +72,26 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """A rank's sums over the step, and engine against trainer on its samples (nothing in a supervised step)."""
+    """A rank's sums over the step, and engine against trainer on its samples (nothing in a supervised step).
+
+    correction: the metrics `rollout_corr/*`.
+    """
 
     sums: StepSums
     importance: ImportanceSums = field(default_factory=ImportanceSums)
     usage: Usage = field(default_factory=Usage)
+    correction: Spreads = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeScores:
+    """Log-probabilities [R] of what each engine answered to each prompt of the probe.
+
+    policy: by the policy. base: by the model without its adapter; None where it has none.
+    """
+
+    policy: list[list[Floats]]
+    base: list[list[Floats]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,10 @@ from rljob_trainer.rank.packing import on_device
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.types import Bools, Floats, Group, Trajectory
 
-Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages", "mask", "chosen"]
+Column = Literal[
+    "engine_log_probs", "old_log_probs", "current_log_probs", "reference_log_probs", "advantages", "mask", "weights",
+    "chosen",
+]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -23,9 +26,11 @@ class ShardSample:
 
     engine_log_probs: [R], by the engine that sampled them; None in a supervised row.
     old_log_probs: [R], by this policy at the start of the step; None until they are needed.
+    current_log_probs: [R], by the policy before the present minibatch; None unless a correction needs them.
     reference_log_probs: [R], by the reference; None without one.
     advantages: [R]; None until they are known.
     mask: [R], whether the token still counts in the loss (masking.py); None if all do.
+    weights: [R], importance weights of the loss (correcting.py); None if all are 1.
     chosen: [R], whether the loss treats the token apart (choosing.py); None if it knows no such tokens.
     positive: whether the reward of its episode is above 0.
     loss_tokens: R.
@@ -34,9 +39,11 @@ class ShardSample:
     trajectory: Trajectory
     engine_log_probs: Floats | None = None
     old_log_probs: Floats | None = None
+    current_log_probs: Floats | None = None
     reference_log_probs: Floats | None = None
     advantages: Floats | None = None
     mask: Bools | None = None
+    weights: Floats | None = None
     chosen: Bools | None = None
     positive: bool = False
     loss_tokens: int = field(init=False)

@@ -14,9 +14,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import JobError
+from rljob_trainer.lora.layers import adapt
 from rljob_trainer.rank.compiling import compile_layers, compiles
 from rljob_trainer.rank.forward import Policy
-from rljob_trainer.rank.loading import empty_model, full_weights
+from rljob_trainer.rank.loading import adapter_weights, empty_model, full_weights
 from rljob_trainer.rank.recomputing import recompute
 from rljob_trainer.weights.saved_names import all_weights
 
@@ -29,19 +30,22 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
     One rank alone in float32 has nothing to gather, cast or reduce: its parameters stay plain tensors,
     which saves FSDP's hooks and copies.
 
-    Trainable: float32 master weights. Frozen (a reference): weights in the compute dtype, which is all it needs.
+    Trainable: float32 master weights. Frozen (a reference, or a model with an adapter): weights in the compute dtype,
+    which is all they need.
     Raises DataError or JobError for a model or an attention that cannot be trained here.
     """
     dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
     if spec.model.attention == "flash_attention_2" and (mesh.device_type, dtype) != ("cuda", torch.bfloat16):
         raise JobError("flash_attention_2 needs a GPU and dtype bfloat16: set it to auto", field="spec.model.attention")
     policy = Policy(empty_model(folder, spec.model))
-    policy.requires_grad_(trainable)
+    policy.requires_grad_(trainable and spec.model.lora is None)
+    if spec.model.lora is not None:
+        adapt(policy.model, spec.model.lora)
     _train_without_noise(policy, trainable=trainable)
     if trainable:
         recompute(policy.model, spec.actor.recompute)
-    if not trainable:
-        for parameter in policy.parameters():  # not policy.to(dtype): rotary frequencies stay in float32
+    for parameter in policy.parameters():  # not policy.to(dtype): rotary frequencies stay in float32
+        if not parameter.requires_grad:
             parameter.data = parameter.data.to(dtype)
     _shard(policy, spec, mesh, dtype)
     return policy
@@ -49,7 +53,10 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
 
 def load_initial_weights(policy: Policy, spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> None:
     """Fill the policy from its folder. Every rank calls this; only rank 0 ever holds the whole model."""
-    weights: dict[str, Any] = full_weights(folder, spec.model, spec.training.seed) if mesh.get_rank() == 0 else {}
+    weights: dict[str, Any] = {}
+    if mesh.get_rank() == 0:
+        weights = full_weights(folder, spec.model, spec.training.seed)
+        weights |= adapter_weights(policy.model, spec.model, spec.training.seed)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(policy.model, weights, options=options)
 

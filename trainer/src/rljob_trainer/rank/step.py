@@ -16,22 +16,29 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rljob_api import ResolvedSpec
+from rljob_api.resolve import ResolvedAlgorithm
 from rljob_trainer.losses.aggregation import token_weights
+from rljob_trainer.losses.correction import LogRatios, importance_weights
 from rljob_trainer.losses.covariance import BY_COVARIANCE, CovarianceSums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import LOSSES, PolicyBatch
-from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO
+from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO, bounded_exp
 from rljob_trainer.losses.positive import positive_nll
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.choosing import choose_tokens
+from rljob_trainer.rank.correcting import rejection_of, weigh
 from rljob_trainer.rank.early_stop import exceeded
 from rljob_trainer.rank.forward import Policy, score, score_only
+from rljob_trainer.rank.masking import reject
 from rljob_trainer.rank.models.role import M_co, ModelRole
 from rljob_trainer.rank.optimizer import ShardedAdamW
 from rljob_trainer.rank.packing import PackedBatch, on_device
 from rljob_trainer.rank.parallel import ParallelDims
 from rljob_trainer.rank.results import LARGEST_NORM, StepSums
 from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, scatter
+
+LEAST_WEIGHT = 1e-10
+"""Added to a weight before its logarithm, which IcePop may have made 0. verl has the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,10 @@ class Trainee(Generic[M_co]):
 
 def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.device) -> None:
     """Set `name` (old_log_probs or reference_log_probs) of every sample of the shard."""
-    passes = list(shard.micro_batches())
+    _score_passes(policy, list(shard.micro_batches()), name, device)
+
+
+def _score_passes(policy: Policy, passes: Sequence[Sequence[ShardSample]], name: Column, device: torch.device) -> None:
     scored = [score_only(policy, _packed(policy, samples, device)) for samples in passes]
     for samples, log_probs in zip(passes, scored, strict=True):  # then only: it waits for the device
         scatter(samples, name, log_probs)
@@ -199,9 +209,10 @@ def queue_policy_step(
     scored: list[tuple[Sequence[ShardSample], Tensor]] = []
     for _ in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
-            before = sums.counted()
-            for samples in shard.passes(minibatch):
-                log_probs = _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums)
+            before, passes = sums.counted(), list(shard.passes(minibatch))
+            remaining = _corrected(trainee, passes, spec.algorithm) or totals
+            for samples in passes:
+                log_probs = _policy_pass(trainee, samples, spec, remaining, kl_coefficient, sums)
                 if samples and samples[0].old_log_probs is None:
                     scored.append((samples, log_probs))
             if exceeded(spec.algorithm.early_stop, sums.counted() - before):
@@ -210,6 +221,24 @@ def queue_policy_step(
                 return QueuedStep(sums, scored)
             sums.finished(trainee.finish_minibatch(learning_rate, norm_bound))
     return QueuedStep(sums, scored)
+
+
+def _corrected(
+    trainee: Trainee[Policy], passes: Sequence[Sequence[ShardSample]], algorithm: ResolvedAlgorithm
+) -> BatchTotals | None:
+    """Decide mask and weights of a minibatch by the policy that learns from it, if old log-probabilities are bypassed.
+
+    Returns what remains of it over all ranks; None if no token can leave it.
+    """
+    correction = algorithm.rollout_correction
+    if not (correction.bypass_mode and (correction.rollout_rs or correction.rollout_is_batch_normalize)):
+        return None
+    _score_passes(trainee.module, passes, "current_log_probs", trainee.device)
+    samples = [sample for each in passes for sample in each]
+    if correction.rollout_is != "none":
+        weigh(samples, correction)
+    rejection = rejection_of(correction)
+    return reject([samples], rejection)[0] if rejection else None
 
 
 def _policy_pass(
@@ -230,7 +259,7 @@ def _policy_pass(
     if not samples:
         trainee.backward(log_probs.sum())  # idle: a gradient of zero, for every rank takes part in the collectives
         return log_probs.detach()
-    batch = _policy_batch(log_probs, samples)
+    batch = _policy_batch(log_probs, samples, bypass=algorithm.rollout_correction.bypass_mode)
     per_token, terms = _token_losses(batch, entropies, spec, kl_coefficient)
     loss = (_weights(samples, totals, spec, device) * per_token).sum()
     if algorithm.positive_nll_coefficient > 0:
@@ -252,16 +281,18 @@ def _packed(policy: Policy, samples: Sequence[ShardSample], device: torch.device
     return policy.pack([sample.trajectory for sample in samples], device)
 
 
-def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample]) -> PolicyBatch:
+def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample], *, bypass: bool) -> PolicyBatch:
+    """bypass: the engine's log-probabilities take the place of the old ones."""
     device = log_probs.device
     return PolicyBatch(
         log_probs,
         on_device(column(samples, "advantages"), device),
-        old_log_probs=column_if_known(samples, "old_log_probs", device),
+        old_log_probs=column_if_known(samples, "engine_log_probs" if bypass else "old_log_probs", device),
         engine_log_probs=column_if_known(samples, "engine_log_probs", device),
         reference_log_probs=column_if_known(samples, "reference_log_probs", device),
         mask=column_if_known(samples, "mask", device),
         lengths=on_device(torch.from_numpy(loss_tokens(samples)), device),
+        weights=column_if_known(samples, "weights", device),
         chosen=column_if_known(samples, "chosen", device),
     )
 
@@ -280,12 +311,27 @@ def _token_losses(
     """The loss of each token, and what the step's metrics are made of."""
     algorithm, reference = spec.algorithm, batch.reference_log_probs
     terms = LOSSES[algorithm.loss](batch, algorithm)
-    per_token = terms.per_token - algorithm.entropy_coefficient * entropies
+    per_token = weighted(terms.per_token, batch, algorithm) - algorithm.entropy_coefficient * entropies
     kl = None
     if algorithm.kl.placement == "loss" and reference is not None:
         kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference, algorithm.kl.clip)
         per_token = per_token + kl_coefficient * kl
     return per_token, PassTerms(entropies, kl, terms.clipped, _drift(batch), batch.advantages, batch.log_probs)
+
+
+def weighted(per_token: Tensor, batch: PolicyBatch, algorithm: ResolvedAlgorithm) -> Tensor:
+    """The loss of each token times its importance weight; geo_mean's is of the sequence, and so its weight's is."""
+    correction, weights = algorithm.rollout_correction, batch.weights
+    if correction.rollout_is == "none":
+        return per_token
+    if weights is None:  # bypass: by the policy of this very pass
+        assert batch.engine_log_probs is not None
+        assert batch.lengths is not None
+        ratios = LogRatios(batch.log_probs.detach() - batch.engine_log_probs, batch.lengths)
+        weights = importance_weights(ratios, correction).applied
+    if algorithm.loss == "geo_mean":
+        weights = bounded_exp(batch.sequence_means((weights + LEAST_WEIGHT).log()))
+    return per_token * weights
 
 
 @torch.no_grad()

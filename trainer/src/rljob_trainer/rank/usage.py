@@ -16,7 +16,9 @@ PEAK_FLOPS: Mapping[str, float] = {
 """Dense products in bfloat16 a second, by a part of CUDA's name of the GPU; from NVIDIA's data sheets."""
 
 _FLOPS = 6
-"""Of a parameter and token: 2 forward, 4 backward. Recomputation is not the model's work; attention is left out.
+_FROZEN_FLOPS = 4
+"""Of a parameter and token: 2 forward, 4 backward, of which 2 are its own gradient, which a frozen one lacks.
+Recomputation is not the model's work; attention is left out.
 Kaplan et al. 2020, section 2.1: https://arxiv.org/abs/2001.08361
 """
 
@@ -37,15 +39,15 @@ class UpdateMeter:
         seconds = time.monotonic() - self._start
         tokens = epochs * sum(len(each.trajectory.token_ids) for each in shard.ordered)
         return Usage(
-            flops=model_flops(sum(each.numel() for each in model.parameters()), tokens),
+            flops=sum(model_flops(each.numel(), tokens, trained=each.requires_grad) for each in model.parameters()),
             capacity=seconds * peak_flops(torch.cuda.get_device_name()),
             peak=torch.cuda.max_memory_allocated(),
         )
 
 
-def model_flops(parameters: int, tokens: float) -> float:
+def model_flops(parameters: int, tokens: float, *, trained: bool = True) -> float:
     """Of a forward and backward pass; embeddings count as parameters."""
-    return float(_FLOPS * parameters * tokens)
+    return float((_FLOPS if trained else _FROZEN_FLOPS) * parameters * tokens)
 
 
 def peak_flops(gpu: str) -> float:

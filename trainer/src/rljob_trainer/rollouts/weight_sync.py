@@ -11,7 +11,7 @@ from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import EngineLost, EngineMismatch
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.parallel import ranks_of_engine, sync_groups
-from rljob_trainer.rank.results import Updated
+from rljob_trainer.rank.results import ProbeScores, Updated
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.types import Floats
 from rljob_trainer.weights.probe import (
@@ -54,7 +54,9 @@ class WeightSync:
         self._prompts = probe_prompts(vocab_size, self._size.length)
         self._tolerance = tolerance_of(spec, device_type)
         self._groups = sync_groups(spec, device_type)
+        self._by_adapter = spec.model.lora is not None and not spec.model.lora.merge
         self._differing = 0  # syncs in a row whose probe failed
+        self._whole: set[str] = set()  # identities of engines that hold the model below the adapter
 
     def begin(
         self, version: int, engines: Sequence[Worker[EngineProcess]], update: Pending[Updated] | None = None
@@ -75,15 +77,20 @@ class WeightSync:
             for rank in group
         ]
         in_order = [engine for fed in by_rank for engine in fed]
-        sending = self._ranks.send_weights(by_rank, version, self._prompts, self._size.tokens, update)
+        whole = not self._by_adapter or any(engine.identity not in self._whole for engine in in_order)
+        if whole:
+            self._whole.difference_update(engine.identity for engine in in_order)
+        sending = self._ranks.send_weights(
+            by_rank, version, self._prompts, self._size.tokens, whole=whole, after=update
+        )
         scoring = self._ranks.score_probes(self._prompts, sending)
 
         def synced() -> Synced:
             sent = sending.result()
             answers = [answer for each in sent for answer in each.answers]
-            return Synced(
-                [each.nbytes for each in sent], self._compare(in_order, answers, scoring.result()[0], version)
-            )
+            probes = self._compare(in_order, answers, scoring.result()[0], version)
+            self._whole |= {engine.identity for engine in in_order}
+            return Synced([each.nbytes for each in sent], probes)
 
         return synced
 
@@ -91,14 +98,17 @@ class WeightSync:
         self,
         engines: Sequence[Worker[EngineProcess]],
         answers: list[list[Completion]],
-        ours: list[list[Floats]],
+        ours: ProbeScores,
         version: int,
     ) -> list[ProbeResult]:
-        """answers: of each engine to the probe. ours: the trainer's log-probabilities of them."""
+        """answers: of each engine to the probe. ours: the trainer's scores of them."""
         results = []
-        for engine, answer, expected in zip(engines, answers, ours, strict=True):
+        bases: Sequence[list[Floats] | None] = ours.base or [None] * len(engines)
+        for engine, answer, expected, base in zip(engines, answers, ours.policy, bases, strict=True):
             try:
-                results.append(compare(answer, expected, version=version, tolerance=self._tolerance))
+                results.append(
+                    compare(answer, expected, version=version, tolerance=self._tolerance, base_log_probs=base)
+                )
             except WeightSyncError as error:
                 self._differing += 1
                 if self._differing >= AGAIN:

@@ -32,6 +32,9 @@ DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
 """Largest mean difference over the probe's tokens in nats, by the engine's dtype and device."""
 
 
+_CLEARLY = 2
+"""How many times as far as the model without an adapter the policy must be. Rounding moves both distances alike."""
+
 REMEDY = (
     "docs/models.md says which models agree in which engine: set the other engine, or model.dtype to float32; if the"
     " difference is meant, raise rollout.weightSync.probeTolerance"
@@ -45,10 +48,14 @@ class WeightSyncError(InfrastructureError):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Absolute differences of log-probability over all probe tokens, in nats."""
+    """Absolute differences of log-probability over all probe tokens, in nats.
+
+    moved: mean difference of the trainer's policy from the model without its adapter; None if it has none.
+    """
 
     mean: float
     max: float
+    moved: float | None = None
 
 
 def probe_prompts(vocab_size: int, length: int, count: int = 4) -> list[Ids]:
@@ -58,21 +65,35 @@ def probe_prompts(vocab_size: int, length: int, count: int = 4) -> list[Ids]:
 
 
 def compare(
-    answers: Sequence[Completion], trainer_log_probs: Sequence[Floats], *, version: int, tolerance: float
-) -> ProbeResult:
+    answers: Sequence[Completion], trainer_log_probs: Sequence[Floats], *, version: int, tolerance: float,
+    base_log_probs: Sequence[Floats] | None = None,
+) -> ProbeResult:  # fmt: skip
     """Compare the engine's log-probabilities with the trainer's for the same tokens.
 
-    trainer_log_probs: one array [R] per answer.
-    Raises WeightSyncError if the mean difference exceeds `tolerance` nats or is NaN, or if there are no tokens.
+    trainer_log_probs: one array [R] per answer. base_log_probs: the same without the adapter, if there is one.
+    Raises WeightSyncError if the mean difference exceeds `tolerance` nats or is NaN, or if there are no tokens; and if
+    the engine is closer to the model without its adapter than to the policy: a young adapter moves less than that.
     """
-    pairs = zip(answers, trainer_log_probs, strict=True)
-    gaps = np.concatenate([np.abs(answer.log_probs - np.asarray(ours)) for answer, ours in pairs])
+    theirs = [answer.log_probs for answer in answers]
+    gaps = _gaps(theirs, trainer_log_probs)
     if not gaps.size:
         raise WeightSyncError(f"the engine returned no tokens for the probe of version {version}")
-    result = ProbeResult(float(gaps.mean()), float(gaps.max()))
+    moved = None if base_log_probs is None else float(_gaps(trainer_log_probs, base_log_probs).mean())
+    result = ProbeResult(float(gaps.mean()), float(gaps.max()), moved)
     if not result.mean <= tolerance:
         raise WeightSyncError(
             f"the engine's weights of version {version} are wrong: log-probabilities of engine and trainer differ by "
             f"{result.mean:.4g} nats on average (largest {result.max:.4g}, tolerance {tolerance:g})"
         )
+    if base_log_probs is not None and (to_base := float(_gaps(theirs, base_log_probs).mean())) < result.mean / _CLEARLY:
+        raise WeightSyncError(
+            f"the engine runs version {version} without its adapter: its log-probabilities differ by {to_base:.4g} nats"
+            f" on average from the model without the adapter, and by {result.mean:.4g} from the policy"
+        )
     return result
+
+
+def _gaps(one: Sequence[Floats], other: Sequence[Floats]) -> Floats:
+    """[tokens], absolute."""
+    pairs = zip(one, other, strict=True)
+    return np.concatenate([np.abs(np.asarray(left) - np.asarray(right)) for left, right in pairs])

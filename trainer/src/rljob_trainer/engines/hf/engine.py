@@ -1,10 +1,11 @@
 """Engine hf: transformers' model, our own batching. The fallback that needs no further installation."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rljob_trainer.compute.attention_choice import built_with, use_transformers_attention
@@ -19,6 +20,7 @@ from rljob_trainer.engines.engine import (
     check_request,
     not_taken,
 )
+from rljob_trainer.engines.hf.adapter import MergedAdapter
 from rljob_trainer.engines.hf.attention import GROUPED
 from rljob_trainer.engines.hf.decoder import caches_keys, make_decoder
 from rljob_trainer.engines.hf.generation import Generation
@@ -46,6 +48,8 @@ class HfEngine:
         self._decoder = make_decoder(self._model)
         self._stops = StopStrings(load_tokenizer(settings.model_dir, settings.trust_remote_code))
         self._end_ids = torch.tensor(end_token_ids(settings.model_dir, settings.trust_remote_code)).to(settings.device)
+        self._adapter = None if settings.adapter is None else MergedAdapter(self._model, settings.adapter)
+        self._holds_model = False  # all of the weights below an adapter
         self._receiver = BucketReceiver()
         self._version = NO_WEIGHTS
         self._paused = False
@@ -115,6 +119,8 @@ class HfEngine:
         self._lose_weights()
         with in_phase("weight sync", self._settings, self._held):
             self._model.to(self._settings.device)
+            if self._adapter is not None:
+                self._adapter.to(self._settings.device)
             if self._decoder is not None:
                 self._decoder.bind()
         self._receiver.begin(version)
@@ -128,13 +134,29 @@ class HfEngine:
         own = self._model.state_dict()
         with self._receiver.open(bucket) as tensors:
             for name, tensor in tensors:
-                if name not in own or own[name].shape != tensor.shape:
-                    raise not_taken([name], f"its model has {list(own[name].shape) if name in own else 'none'}")
-                own[name].copy_(tensor)
+                if self._adapter is not None and name in self._adapter.names:
+                    self._adapter.load(name, tensor)
+                else:
+                    self._load(own, name, tensor)
+
+    def _load(self, own: Mapping[str, Tensor], name: str, tensor: Tensor) -> None:
+        if name not in own or own[name].shape != tensor.shape:
+            raise not_taken([name], f"its model has {list(own[name].shape) if name in own else 'none'}")
+        own[name].copy_(tensor)
+        self._holds_model = False
+        if self._adapter is not None:
+            self._adapter.forget(name)
 
     def finish_update(self, version: int) -> None:
-        if missing := {name for name, _ in all_weights(self._model)} - self._receiver.finish(version):
+        received = self._receiver.finish(version)
+        expected = set(self._adapter.names) if self._adapter is not None else set()
+        if self._adapter is None or not self._holds_model:
+            expected |= {name for name, _ in all_weights(self._model)}
+        if missing := expected - received:
             raise not_taken(sorted(missing), "they did not arrive")
+        if self._adapter is not None:
+            self._adapter.apply()
+        self._holds_model = True
         self._version = version
 
     def sleep(self) -> None:
@@ -145,6 +167,8 @@ class HfEngine:
             if self._decoder is not None:
                 self._decoder.release()
             self._model.to("cpu")
+            if self._adapter is not None:
+                self._adapter.to("cpu")
             torch.cuda.empty_cache()
 
     def wake(self) -> None: ...

@@ -30,6 +30,10 @@ _OF_FIELDS = {
     ),
     "rollout.gpuMemoryUtilization": ("gpu_memory_utilization", "kv_cache_memory_bytes"),
     "rollout.enforceEager": ("enforce_eager",),
+    "model.lora": (
+        "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype", "lora_target_modules",
+        "default_mm_loras",
+    ),
 }  # fmt: skip
 """Fields of the API, and the arguments of vLLM that would contradict them."""
 

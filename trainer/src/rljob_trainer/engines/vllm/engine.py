@@ -20,6 +20,7 @@ from rljob_trainer.engines.engine import (
 )
 from rljob_trainer.engines.memory import in_phase
 from rljob_trainer.engines.stop import end_token_ids
+from rljob_trainer.engines.vllm.adapter import ADAPTER_ID
 from rljob_trainer.engines.vllm.start import not_known, start
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
 from rljob_trainer.memory.engine_advice import EnginePhase
@@ -62,7 +63,7 @@ class VllmEngine:
         self._settings = settings
         self._end_ids = end_token_ids(settings.model_dir, settings.trust_remote_code)
         self._engine = start(settings)
-        self._in_workers("rljob_prepare")
+        self._in_workers("rljob_prepare", settings.adapter)
         # vLLM's first model runner draws each seeded row by itself, which takes a quarter of a GPU's step; there the
         # engine's seed decides. Its second one and the CPU's sampler have a stream for each seed.
         config = self._engine.vllm_config
@@ -120,7 +121,17 @@ class VllmEngine:
             logprobs=0,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        self._engine.add_request(key, TokensPrompt(prompt_token_ids=request.token_ids.tolist()), params)
+        self._engine.add_request(
+            key, TokensPrompt(prompt_token_ids=request.token_ids.tolist()), params, lora_request=self._lora_request()
+        )
+
+    def _lora_request(self) -> Any:
+        """The adapter of this version, under a name of its own: the prefix cache goes by names."""
+        if self._settings.adapter is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(f"version-{self._version}", ADAPTER_ID, "in memory")
 
     def step(self) -> Sequence[Completion]:
         if self._paused or not self._samples:

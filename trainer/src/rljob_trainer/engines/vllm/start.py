@@ -2,8 +2,9 @@
 
 import math
 import os
-from typing import Any
+from typing import Any, get_args
 
+from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.vllm.arguments import FIELD, parsed
 from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE, report_numbers
@@ -70,6 +71,8 @@ def start(settings: EngineSettings) -> Any:
         "worker_extension_cls": EXTENSION,
         "disable_log_stats": True,
     }
+    if settings.adapter is not None:
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _lora_rank(settings.adapter)}
     arguments |= parsed(settings.arguments)
     report_numbers()
     if cpu:
@@ -89,6 +92,15 @@ def start(settings: EngineSettings) -> Any:
         if "memory" not in str(error):
             raise
         raise _too_little(error, settings) from error
+
+
+def _lora_rank(adapter: ResolvedLora) -> int:
+    """The smallest that vLLM has kernels for: it pads the matrices."""
+    from vllm.config.lora import MaxLoRARanks
+
+    assert adapter.rank is not None
+    wanted = adapter.rank
+    return min(rank for rank in get_args(MaxLoRARanks) if rank >= wanted)
 
 
 def _too_little(error: Exception, settings: EngineSettings) -> JobError:

@@ -2,11 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence, Set
+from contextlib import nullcontext
 from typing import Any
 
+from torch import Tensor
+
+from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.engine import not_taken
+from rljob_trainer.engines.vllm.adapter import keep_asleep, put, unwrapped
 from rljob_trainer.engines.vllm.log_probs import report_before_truncation
 from rljob_trainer.errors import quoted
+from rljob_trainer.lora.files import is_adapter
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.weights.receiver import BucketReceiver
 
@@ -23,10 +29,13 @@ class WorkerExtension:
 
     model_runner: Any
 
-    def rljob_prepare(self) -> None:
-        """Once, after the model is built."""
+    def rljob_prepare(self, adapter: ResolvedLora | None) -> None:
+        """Once, after the model is built. adapter: EngineSettings.adapter."""
         self._rljob_receiver = BucketReceiver()
-        self._rljob_complete: Set[str] = frozenset()  # names that were found to be all
+        self._rljob_known: Set[str] = frozenset()  # names that were found to be all
+        self._rljob_lora, self._rljob_holds_model = adapter, False
+        if adapter is not None and self.model_runner.device.type == "cuda":
+            keep_asleep()
         report_before_truncation(self.model_runner.sampler)
 
     def rljob_held(self) -> dict[str, int]:
@@ -36,15 +45,26 @@ class WorkerExtension:
 
     def rljob_begin_update(self, version: int) -> None:
         self._rljob_loaded: set[str] = set()
+        self._rljob_matrices: dict[str, Tensor] = {}
         self._rljob_receiver.begin(version)
-        for layer, _, plain in _packed_experts(self.model_runner.get_model()):
-            for name, parameter in plain.items():
-                setattr(layer, name, parameter)
 
     def rljob_load_bucket(self, bucket: BucketDescriptor) -> None:
         with self._rljob_receiver.open(bucket) as tensors:
+            named = list(tensors)
+            self._rljob_matrices |= {name: tensor.clone() for name, tensor in named if is_adapter(name)}
+            weights = [(name, tensor) for name, tensor in named if not is_adapter(name)]
+            if weights:
+                self._rljob_holds_model = False
+                self._rljob_load(bucket, weights)
+
+    def _rljob_load(self, bucket: BucketDescriptor, weights: list[tuple[str, Tensor]]) -> None:
+        model = self.model_runner.get_model()
+        for layer, _, plain in _packed_experts(model):
+            for name, parameter in plain.items():
+                setattr(layer, name, parameter)
+        with unwrapped(model) if self._rljob_lora is not None else nullcontext():
             try:
-                self._rljob_loaded |= self.model_runner.get_model().load_weights(tensors)
+                self._rljob_loaded |= model.load_weights(weights)
             except (*_PERMANENT, RuntimeError) as error:
                 if isinstance(error, RuntimeError) and "size" not in str(error):
                     raise
@@ -53,11 +73,25 @@ class WorkerExtension:
     def rljob_finish_update(self, version: int) -> None:
         model = self.model_runner.get_model()
         received = self._rljob_receiver.finish(version)
-        if received != self._rljob_complete:  # names and model stay the same, and to compare them takes milliseconds
+        if self._rljob_lora is None:
+            self._rljob_complete(model, received)
+            return
+        if not self._rljob_matrices:
+            raise not_taken(["of the adapter"], "they did not arrive")
+        if not self._rljob_holds_model:
+            with unwrapped(model):
+                self._rljob_complete(model, {name for name in received if not is_adapter(name)})
+            self._rljob_holds_model = True
+        put(self.model_runner, self._rljob_lora, self._rljob_matrices)
+        self._rljob_matrices = {}
+
+    def _rljob_complete(self, model: Any, received: Set[str]) -> None:
+        """Check that all weights have arrived, and renew what is computed from them."""
+        if received != self._rljob_known:  # names and model stay the same, and to compare them takes milliseconds
             untouched = {name for name, _ in model.named_parameters()} - self._rljob_loaded - _derived(model)
             if missing := untouched | missing_parts(model, received):
                 raise not_taken(sorted(missing), "nothing that was sent belongs to them")
-            self._rljob_complete = received
+            self._rljob_known = received
         renew_packed_copies(model)
         for layer in _compressed(model).values():
             layer.process_weights_after_loading(self.model_runner.dtype)

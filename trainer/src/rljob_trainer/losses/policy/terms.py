@@ -25,6 +25,7 @@ class PolicyBatch:
     mask: bool, the tokens that count; None: all. `token_weights` excludes the others.
     lengths: [n], int64, tokens of each trajectory; None: all tokens are of one. A micro-batch holds whole trajectories,
         so what a loss computes over a sequence does not depend on the split into micro-batches and ranks.
+    weights: importance weights of each token's loss; None: all are 1.
     chosen: bool, the tokens that `losses.covariance` chose in the whole minibatch; None: none.
     """
 
@@ -36,6 +37,7 @@ class PolicyBatch:
     values: Tensor | None = None
     mask: Tensor | None = None
     lengths: Tensor | None = None
+    weights: Tensor | None = None
     chosen: Tensor | None = None
 
     def log_ratio(self) -> Tensor:

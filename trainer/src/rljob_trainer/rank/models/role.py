@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.rank.optimizer import ShardedAdamW
@@ -25,6 +25,8 @@ class ModelRole(Generic[M_co]):
     network: the module, or the part of it, whose parameter names checkpoints and engines use.
     optimizer: None for a model that is not trained.
     saved: whether checkpoints hold it.
+
+    Of a network with frozen parameters and an optimizer, checkpoints hold what is trained alone.
     """
 
     name: str
@@ -37,22 +39,33 @@ class ModelRole(Generic[M_co]):
         """What a checkpoint holds of it."""
         if self.optimizer is None:
             return {"model": self.network.state_dict()}
-        model, optimizer = get_state_dict(self.network, self.optimizer)
+        model, optimizer = get_state_dict(
+            self.network, self.optimizer, options=StateDictOptions(ignore_frozen_params=self._adapted)
+        )
+        if self._adapted:
+            model = {name: model[name] for name, each in self.network.named_parameters() if each.requires_grad}
         return {"model": model, "optimizer": optimizer}
 
     def restore(self, state: State) -> None:
         """Take over a state of `state()` whose tensors were read in place; without optimizer that was all."""
         if self.optimizer is not None:
             model, optimizer = state["model"], state["optimizer"]
-            set_state_dict(self.network, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+            set_state_dict(
+                self.network, self.optimizer, model_state_dict=model, optim_state_dict=optimizer,
+                options=StateDictOptions(strict=not self._adapted),
+            )  # fmt: skip
             self.optimizer.keep_settings()
+
+    @property
+    def _adapted(self) -> bool:
+        return any(not each.requires_grad for each in self.network.parameters())
 
 
 def adamw(module: nn.Module, spec: ResolvedSpec, device: torch.device) -> ShardedAdamW:
     """The optimizer of spec.actor, fresh. device: of the rank."""
     actor = spec.actor
     return ShardedAdamW(
-        module.parameters(),
+        [each for each in module.parameters() if each.requires_grad],
         lr=actor.learning_rate,
         betas=(actor.beta1, actor.beta2),
         weight_decay=actor.weight_decay,

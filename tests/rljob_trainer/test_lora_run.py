@@ -1,0 +1,39 @@
+"""Runs that train an adapter, as a person starts them."""
+
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from e2e.chaos.base import write_base
+from rljob_trainer.checkpoint.manifest import RANKS, list_checkpoints
+from rljob_trainer.checkpoint.shards import saved_shapes
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.run_support import TINY, exit_record, machine, trained, write_job
+
+
+def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
+    base = write_base(tmp_path / "base", TINY, TINY["model"]["fromScratch"])
+    model = {"fromScratch": None, "path": str(base), "lora": {"rank": 4}}
+    job = write_job(tmp_path, model=model, actor={"learningRate": 1e-2}, checkpoint={"everySteps": 2})
+    run = tmp_path / "run"
+    with machine() as place:
+        assert (ended := place.rljob("run", job, "--dir", run)).code == 0, ended.out
+        assert (ended := place.rljob("run", job, "--dir", run, "--set", "training.steps=4")).code == 0, ended.out
+        for arguments in (["adapter", "--adapter"], ["merged", "--dtype", "float32"]):
+            ended = place.rljob("export", run, tmp_path / arguments[0], *arguments[1:])
+            assert ended.code == 0, ended.out
+    assert exit_record(run, 2)["code"] == 0
+    lines = trained(run)
+    assert all(line["sync/probe_mean"] < 1e-3 < line["sync/probe_moved"] for line in lines[1:])
+    assert len({line["sync/bytes"] for line in lines}) == 1
+    assert lines[0]["sync/bytes"] < base.joinpath("model.safetensors").stat().st_size
+    shapes = saved_shapes(list_checkpoints(Volume(run))[-1].path / RANKS)
+    assert all(".lora_" in name for name in shapes if name.startswith("policy.model"))
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    theirs = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), str(tmp_path / "adapter")
+    ).merge_and_unload()
+    for (name, ours), other in zip(merged.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours, other, rtol=0, atol=1e-6, msg=name)
