@@ -13,6 +13,7 @@ https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -68,7 +69,7 @@ def _part(name: str, weight: Tensor, device: torch.device, dtype: torch.dtype) -
         return _Part(name, weight.detach().to(device, wanted), weight.shape, None)
     *outer, inner = weight.placements
     if any(each != Replicate() for each in outer) or inner != Shard(0):
-        whole = weight.detach().to(device, wanted).full_tensor()  # such as a mesh of one dimension that replicates
+        whole = cast("DTensor", weight.detach().to(device, wanted)).full_tensor()
         return _Part(name, whole, whole.shape, None)
     group = weight.device_mesh.get_group(-1) if weight.device_mesh.size(-1) > 1 else None
     return _Part(name, weight.to_local().to(device, wanted), weight.shape, group)
