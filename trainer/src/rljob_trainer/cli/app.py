@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "plot": "Draw the curves of one or several runs.",
     "checkpoints": "List a run's checkpoints.",
     "stop": "Ask a run to save a checkpoint and stop.",
+    "eval": "Score the answers of a checkpoint or a model with the rewards of a job.",
     "export": "Write a checkpoint as a model that transformers loads.",
     "agent": "Serve a run's progress over HTTP.",
     "driver": "Run one attempt; `rljob run` and the operator call this.",
