@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "logs": "Print the logs of a run's drivers.",
     "plot": "Draw the curves of one or several runs.",
     "checkpoints": "List a run's checkpoints.",
+    "samples": "Print episodes of a run's validations, turn by turn.",
+    "env": "Play one episode of an environment and print it.",
     "stop": "Ask a run to save a checkpoint and stop.",
     "eval": "Score the answers of a checkpoint or a model with the rewards of a job.",
     "export": "Write a checkpoint as a model that transformers loads.",
