@@ -10,6 +10,7 @@ from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.critic import Critic
 from rljob_api.v1alpha1.data import Data
+from rljob_api.v1alpha1.environment import Environment
 from rljob_api.v1alpha1.gang import Gang
 from rljob_api.v1alpha1.model import Model
 from rljob_api.v1alpha1.pods import (
@@ -55,6 +56,9 @@ class RLJobSpec(ApiModel):
     critic: Critic | None = Field(
         None,
         description="The model of values that algorithm.advantage gae needs; without it, gae has one of its defaults.",
+    )
+    environment: Environment | None = Field(
+        None, description="What the policy plays in. The default is a single turn: it answers the prompt."
     )
     rewards: Rewards = Field(default_factory=Rewards, description="How responses are scored.")
     training: Training = Field(description="Length and reporting of the run.")
@@ -112,9 +116,9 @@ class RLJobSpec(ApiModel):
 
     rules = (
         Rule(
-            f"{_SFT} || self.rewards.functions.size() + self.rewards.models.size() > 0",
-            "an RL job needs a reward: set rewards.functions, for example [{name: exact, builtin: exact_match}], or"
-            " rewards.models",
+            f"{_SFT} || has(self.environment) || self.rewards.functions.size() + self.rewards.models.size() > 0",
+            "an RL job needs a reward: set rewards.functions, for example [{name: exact, builtin: exact_match}],"
+            " rewards.models, or an environment that returns one",
             "rewards.functions",
         ),
         Rule(
@@ -162,6 +166,14 @@ class RLJobSpec(ApiModel):
             "actor.tokensPerMicroBatch must be at least data.maxPromptTokens + data.maxResponseTokens, the longest"
             " sample: raise it",
             "actor.tokensPerMicroBatch",
+        ),
+        Rule(
+            "!has(self.environment) || !has(self.environment.maxEpisodeTokens)"
+            " || self.environment.maxEpisodeTokens > self.data.maxPromptTokens"
+            " && self.environment.maxEpisodeTokens <= self.actor.tokensPerMicroBatch",
+            "environment.maxEpisodeTokens must be above data.maxPromptTokens and at most actor.tokensPerMicroBatch:"
+            " change one of them",
+            "environment.maxEpisodeTokens",
         ),
         Rule(
             f"({_RANKS}) % self.actor.fsdp.replicas == 0",
@@ -243,6 +255,12 @@ class RLJobSpec(ApiModel):
         ),
         *TRANSITIONS,
     )
+
+    @property
+    def longest_sample(self) -> int:
+        """Most tokens of one trajectory."""
+        plain = self.data.max_prompt_tokens + self.data.max_response_tokens
+        return max(plain, (self.environment and self.environment.max_episode_tokens) or 0)
 
 
 class ObjectMeta(ApiModel):

@@ -39,7 +39,7 @@ from rljob_trainer.rank.correcting import correction_of, rejection_of, weigh
 from rljob_trainer.rank.critic_step import queue_critic_step, value_samples
 from rljob_trainer.rank.forward import Critic, Policy, score_only
 from rljob_trainer.rank.masking import recounted, without_rejected
-from rljob_trainer.rank.memory import give_back, in_phase
+from rljob_trainer.rank.memory import give_back, give_back_for_engines, in_phase
 from rljob_trainer.rank.models.critic import critic_of
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import Reference, reference_of
@@ -301,7 +301,7 @@ class Rank(RankCalls):
         self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, whole: bool, *_updated: Updated,
     ) -> Sent:  # fmt: skip
-        give_back(self.device)  # the first call below wakes the engines
+        give_back_for_engines(self.device, self.spec)  # the first call below wakes them
         dtype = compute_dtype(self.spec, self.device.type)
         network = self.policy.module.model
         size = bucket_bytes(network, self.spec, whole, COMPUTE_DTYPES[dtype])

@@ -27,7 +27,7 @@ _UNLIKE_IN_VLLM = {"doge": "the masks of Doge's heads"}
 def max_model_len(spec: ResolvedSpec) -> int:
     """Length in tokens of the longest sequence in an engine: a sample or a probe."""
     probe = ENGINES[spec.rollout.engine].probe
-    return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
+    return max(spec.longest_sample, probe.length + probe.tokens)
 
 
 def load_config(folder: Path, *, trust_remote_code: bool, field: str = FIELD) -> "PreTrainedConfig":
@@ -53,7 +53,7 @@ def check_supported(config: "PreTrainedConfig", spec: ResolvedSpec) -> None:
     if getattr(config, "quantization_config", None) is not None:
         raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
     longest = _positions(config)
-    if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:
+    if longest is not None and longest < spec.longest_sample:
         raise DataError(
             f"the model's context has {longest} tokens; lower data.maxPromptTokens or data.maxResponseTokens",
             field="spec.data.maxResponseTokens",
@@ -90,7 +90,7 @@ def _check_rope(rope: Mapping[str, Any], spec: ResolvedSpec) -> None:
 def check_critic(spec: ResolvedSpec, folder: Path, largest: int) -> None:
     """largest: id of the policy's tokenizer. Raises DataError for a model that cannot be this policy's critic."""
     config = load_config(folder, trust_remote_code=spec.model.trust_remote_code, field=CRITIC_FIELD)
-    longest, room = spec.data.max_prompt_tokens + spec.data.max_response_tokens, _positions(config)
+    longest, room = spec.longest_sample, _positions(config)
     rows = config.get_text_config().vocab_size
     if largest >= rows:
         raise DataError(
