@@ -262,7 +262,9 @@ def test_a_classifier_with_several_labels_is_refused(tmp_path, folder):
 
 def test_weights_that_are_not_all_there_are_refused(tmp_path, folder):
     write_model(tmp_path)
-    AutoConfig.from_pretrained(tmp_path, num_hidden_layers=3).save_pretrained(tmp_path)
+    AutoConfig.from_pretrained(tmp_path, num_hidden_layers=3, layer_types=["full_attention"] * 3).save_pretrained(
+        tmp_path
+    )
     with pytest.raises(DataError, match=r"^spec\.critic\.model: its weights lack model\.layers\.2"):
         alone(ppo(), begin, folder, str(tmp_path))
 
