@@ -27,7 +27,7 @@ def render_show(job: RLJob) -> str:
         "metadata": {key: metadata[key] for key in _SHOWN_METADATA if metadata.get(key)},
         "spec": spec,
     }
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(document, Dumper=TextDumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 _SHOWN_METADATA = ("name", "namespace", "labels", "annotations")
@@ -58,13 +58,13 @@ def _without(fields: dict[str, Any], refused: set[FieldPath], path: FieldPath = 
     }
 
 
-class _Dumper(yaml.SafeDumper):
+class TextDumper(yaml.SafeDumper):
     """Writes text of several lines as a block, and quotes text that Kubernetes would not read as text."""
 
 
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+def _text(dumper: TextDumper, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text else None if isinstance(plain_scalar(text), str) else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
-_Dumper.add_representer(str, _text)
+TextDumper.add_representer(str, _text)

@@ -12,6 +12,7 @@ from rljob_trainer.cli.failures import report
 COMMANDS: Final = {
     "run": "Train on this machine.",
     "validate": "Check RLJob files and list every error.",
+    "convert": "Write an RLJob from a configuration of verl or TRL.",
     "show": "Print a job as it will run, every default filled in.",
     "plan": "Print the GPU memory that each phase of a job takes.",
     "preflight": "Measure the links between this machine's GPUs.",

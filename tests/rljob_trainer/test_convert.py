@@ -1,0 +1,275 @@
+"""`rljob convert`: settings of verl and TRL as RLJobs."""
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rljob_api.resolve import resolve
+from rljob_api.validation import load_rljob, validate
+from rljob_trainer.convert.conversion import Conversion
+from rljob_trainer.convert.convert import conversion_of
+from rljob_trainer.convert.document import object_name, rendered
+from rljob_trainer.convert.shell import script_settings
+from rljob_trainer.convert.trl_table import TRL
+from rljob_trainer.convert.verl_table import VERL
+from rljob_trainer.errors import JobError
+from tests.rljob_trainer.cli_support import rljob
+
+GRPO = ("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.model.path=org/model",
+        "data.train_files=train.parquet")  # fmt: skip
+
+
+def launches() -> dict[str, list[str]]:
+    text = (Path(__file__).parent / "verl_launches.txt").read_text()
+    parts = re.split(r"^\[(.+)\]$", text, flags=re.MULTILINE)[1:]
+    return {name: settings.split() for name, settings in zip(parts[::2], parts[1::2], strict=True)}
+
+
+LAUNCHES = launches()
+
+_NO_CRITIC = ("spec.algorithm.advantage",)
+LEFT: Mapping[str, tuple[str, ...]] = {
+    "ppo_trainer/run_deepseek7b_llm": _NO_CRITIC,
+    "ppo_trainer/run_gemma": _NO_CRITIC,
+    "ppo_trainer/run_qwen2-7b_rm": (*_NO_CRITIC, "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"),
+    "remax_trainer/run_qwen2.5-3b_seq_balance": _NO_CRITIC,
+    "grpo_trainer/run_qwen2_5_vl-7b": ("data.image_key",),
+    "grpo_trainer/run_qwen2-7b_math_megatron": tuple(
+        f"actor_rollout_ref.{role}.megatron.{kind}_model_parallel_size"
+        for role in ("actor", "ref")
+        for kind in ("pipeline", "tensor")
+    ),
+    "gmpo_trainer/test_dapo_7b_math": (
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+        "actor_rollout_ref.model.override_config.max_position_embeddings",
+    ),
+    "gspo_trainer/test_gspo_3b_math": ("trainer.experiment_name",),
+    "sglang_multiturn/run_qwen2.5-3b_gsm8k_multiturn": (
+        "actor_rollout_ref.rollout.name",
+        "actor_rollout_ref.rollout.over_sample_rate",
+        "trainer.experiment_name",
+    ),
+    "sglang_multiturn/run_qwen3_4b_dapo_multiturn": (
+        "actor_rollout_ref.rollout.multi_turn.enable",
+        "actor_rollout_ref.rollout.name",
+        "data.custom_cls.name",
+        "data.custom_cls.path",
+    ),
+    "tuning/0.5b/qwen2-0.5b_grpo-lora_1_h100_fsdp_vllm": (
+        "trainer.experiment_name",
+        "trainer.project_name",
+    ),
+}
+"""What each launch has that RLJob has not; the others convert as a whole."""
+
+ONE_SAMPLE = {
+    "ppo_trainer/run_deepseek7b_llm",
+    "ppo_trainer/run_gemma",
+    "ppo_trainer/run_qwen2-7b_rm",
+    "rollout_correction/run_with_rollout_corr",
+    "tuning/0.5b/qwen2-0.5b_grpo-lora_1_h100_fsdp_vllm",
+}
+"""Launches with one sample a prompt, which an advantage of groups refuses."""
+
+
+def spec(conversion: Conversion) -> dict[str, Any]:
+    return dict(yaml.safe_load(rendered(conversion, "test"))["spec"])
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_launches_of_verl_become_valid_jobs_and_the_rest_is_listed(name: str) -> None:
+    first, *others = LAUNCHES[name]
+    conversion = conversion_of(first, others)
+    assert sorted(conversion.left) == sorted(LEFT.get(name, ()))
+    fields = {problem.field for problem in validate(rendered(conversion, name), name).problems}
+    assert fields == ({"spec.rollout.samplesPerPrompt"} if name in ONE_SAMPLE else set())
+
+
+def test_twenty_launches_are_covered() -> None:
+    assert len(LAUNCHES) == 20
+    assert set(LEFT) <= set(LAUNCHES)
+
+
+def test_an_algorithm_becomes_the_preset_that_resolves_to_it(tmp_path: Path) -> None:
+    first, *others = LAUNCHES["cispo_trainer/run_cispo_qwen2_5_0_5b_gsm8k"]
+    file = tmp_path / "job.yaml"
+    file.write_text(rendered(conversion_of(first, others), "test"))
+    algorithm = resolve(load_rljob(file).spec).algorithm
+    assert (algorithm.preset, algorithm.loss, algorithm.aggregation) == ("cispo", "cispo", "token_mean")
+    assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high) == (1.0, 0.2)  # verl's 10 is no lower bound
+    assert (algorithm.kl.placement, algorithm.kl.coefficient, algorithm.kl.clip) == ("loss", 0.001, 10.0)
+    assert not algorithm.dynamic_sampling.enabled
+
+
+def test_the_defaults_of_verl_are_kept_where_those_of_rljob_differ() -> None:
+    found = spec(conversion_of(GRPO[0], GRPO[1:]))
+    assert found["data"] | {"train": None} == {
+        "train": None,
+        "maxResponseTokens": 512,
+        "promptsPerStep": 1024,
+        "overlongPrompts": "fail",
+    }
+    assert found["rollout"] == {"samplesPerPrompt": 4, "tensorParallelSize": 2, "gpuMemoryUtilization": 0.5}
+    assert found["algorithm"] == {
+        "preset": "grpo",
+        "loss": "dual_clip",
+        "aggregation": "token_mean",
+        "kl": {"placement": "none"},
+    }
+    assert found["training"]["epochs"] == 30
+
+
+@pytest.mark.parametrize(
+    ("setting", "field", "value"),
+    [
+        ("actor_rollout_ref.actor.clip_ratio_high=0.28", "loss", "decoupled_clip"),
+        ("algorithm.norm_adv_by_std_in_grpo=False", "preset", "dr_grpo"),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "aggregation", None),
+        ("algorithm.filter_groups.enable=True", "preset", "dapo"),
+    ],
+)
+def test_a_setting_changes_its_field(setting: str, field: str, value: object) -> None:
+    assert spec(conversion_of(GRPO[0], [*GRPO[1:], setting]))["algorithm"].get(field) == value
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=new",
+        "trainer.logger=[console,swanlab]",
+        "data.prompt_key=question",
+        "data.made_up=1",
+        "trainer.resume_mode=resume_path",
+        "actor_rollout_ref.actor.optim.lr=$LR",
+    ],
+)
+def test_what_has_no_field_is_left_and_says_so_in_the_exit_code(setting: str) -> None:
+    done = rljob("convert", *GRPO, setting)
+    assert done.returncode == 3
+    assert "not converted: " in done.stderr
+    assert "\n# Not converted: " in done.stdout
+
+
+def test_a_launch_without_rest_ends_with_0_and_writes_the_file(tmp_path: Path) -> None:
+    done = rljob("convert", *GRPO, "-o", tmp_path / "job.yaml")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert load_rljob(tmp_path / "job.yaml").spec.rollout.samples_per_prompt == 4
+
+
+SCRIPT = """
+set -x  # it's not run
+N=${N:-2}
+home=${DATA_HOME:-"${HOME}/data"}
+longest=$(( (1024 + N) * 2 ))
+MORE="data.shuffle=False \\
+    data.seed=3"
+python3 -m verl.trainer.main_ppo --config-name=x \\
+    data.train_files="['$home/a.parquet', '$home/b.parquet']" \\
+    +data.max_prompt_length=$longest $MORE \\
+    trainer.experiment_name=$(date +%Y) $@ 2>&1 | tee log.txt
+"""
+
+
+def test_a_script_is_read_without_being_run() -> None:
+    assert script_settings(SCRIPT, "run.sh") == [
+        "data.train_files=['~/data/a.parquet', '~/data/b.parquet']",
+        "+data.max_prompt_length=2052",
+        "data.shuffle=False",
+        "data.seed=3",
+        "trainer.experiment_name=$(date+%Y)",
+    ]
+
+
+def test_a_file_of_verl_keeps_its_references_and_takes_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "ppo_trainer.yaml"
+    file.write_text(
+        "data: {train_files: a.parquet, max_response_length: 64, seed: null}\n"
+        "algorithm: {adv_estimator: rloo}\n"
+        "actor_rollout_ref:\n"
+        "  model: {path: org/model}\n"
+        "  rollout: {n: '${oc.select:trainer.samples,6}', temperature: '${.n}'}\n"
+    )
+    found = spec(conversion_of(str(file), ["data.max_response_length=32", "~data.seed"]))
+    assert (found["rollout"]["samplesPerPrompt"], found["rollout"]["temperature"]) == (6, 6)
+    assert found["data"]["maxResponseTokens"] == 32
+
+
+@pytest.mark.skipif(find_spec("hydra") is not None, reason="Hydra reads the groups")
+def test_groups_that_only_hydra_reads_are_listed(tmp_path: Path) -> None:
+    file = tmp_path / "ppo_trainer.yaml"
+    file.write_text("defaults: [{data: legacy}, _self_]\ndata: {train_files: a.parquet}\n")
+    assert "hydra-core" in conversion_of(str(file), []).left["defaults"]
+
+
+def test_an_adapter_and_a_correction_of_rollouts_become_their_fields() -> None:
+    first, *others = LAUNCHES["rollout_correction/run_with_rollout_corr"]
+    found = spec(conversion_of(first, [*others, "actor_rollout_ref.model.lora_rank=8"]))
+    assert (found["algorithm"]["preset"], found["algorithm"]["advantage"]) == ("gpg", "rloo")
+    assert found["algorithm"]["rolloutCorrection"] == {
+        "bypassMode": True,
+        "lossType": "reinforce",
+        "rolloutIs": "sequence",
+        "rolloutIsThreshold": "2",
+        "rolloutIsBatchNormalize": True,
+    }
+    assert found["model"]["lora"] == {"rank": 8, "alpha": 16}
+
+
+def test_names_of_another_version_of_verl_are_known() -> None:
+    found = conversion_of(GRPO[0], [*GRPO[1:], "reward.custom_reward_function.path=rewards.py"])
+    assert found.fields["rewards.functions"] == [{"path": "rewards.py", "function": "compute_score"}]
+    assert not found.left
+
+
+def test_trl_counts_completions_and_optimizer_steps(tmp_path: Path) -> None:
+    """8 completions x 4 accumulated x 8 processes = 256 a step, of 8 each: 32 prompts; two updates of it a batch."""
+    file = tmp_path / "grpo.yaml"
+    file.write_text(
+        "{model_name_or_path: org/model, dataset_name: org/data, per_device_train_batch_size: 8,"
+        " gradient_accumulation_steps: 4, steps_per_generation: 8, max_steps: 100, beta: 0.04, delta: 4.0,"
+        " loss_type: dr_grpo, scale_rewards: none, reward_funcs: [rewards.exact], max_completion_length: 1024}"
+    )
+    conversion = conversion_of(str(file), ["num_processes=8"])
+    assert not conversion.left
+    found = spec(conversion)
+    assert (found["data"]["promptsPerStep"], found["actor"]["miniBatchSize"]) == (64, 32)
+    assert (found["training"]["steps"], found["checkpoint"]["everySteps"]) == (50, 250)
+    assert found["algorithm"]["preset"] == "dr_grpo"
+    assert (found["algorithm"]["loss"], found["algorithm"]["clipRatioC"]) == ("dual_clip", 4)
+    assert found["algorithm"]["kl"] == {"placement": "loss", "coefficient": 0.04}
+    assert not validate(rendered(conversion, "test"), "test").problems
+
+
+@pytest.mark.parametrize("table", [VERL, TRL], ids=["verl", "trl"])
+def test_a_table_names_fields_that_exist_and_each_setting_once(table: Any) -> None:
+    keys = [row.key for row in table.rows]
+    assert len(keys) == len(set(keys))
+    conversion = Conversion({}, fields={row.field: "x" for row in table.rows})
+    assert rendered(conversion, "test")  # an unknown field has no default, and raises
+
+
+def test_trl_names_only_settings_of_its_configuration() -> None:
+    import dataclasses
+
+    from trl import GRPOConfig
+
+    known = {field.name for field in dataclasses.fields(GRPOConfig)}
+    of_scripts = {"model_name_or_path", "model_revision", "trust_remote_code", "attn_implementation", "dataset_name"}
+    assert {row.key for row in TRL.rows} <= known | of_scripts
+
+
+@pytest.mark.parametrize("source", ["no-such-file.yaml", "x=1"])
+def test_a_source_without_settings_is_an_error(source: str) -> None:
+    with pytest.raises(JobError, match=r"cannot be read|has no settings"):
+        conversion_of(source, [])
+
+
+def test_an_experiment_s_name_becomes_an_object_s_name() -> None:
+    assert object_name("DAPO-Qwen2.5_7B") == "dapo-qwen2-5-7b"
+    assert object_name("7b run") == "job-7b-run"
