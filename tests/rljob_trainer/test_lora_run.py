@@ -63,9 +63,9 @@ def test_the_example_trains_an_adapter_of_the_model_that_another_example_makes(t
 @pytest.mark.parametrize("merge", [False, True])
 def test_vllm_generates_with_the_adapter_or_the_merged_model(merge: bool, tmp_path: Path):
     scratch = {"layers": 2, "hiddenSize": 64, "heads": 2}
-    base = write_base(tmp_path / "base", TINY, scratch)
-    model = {"fromScratch": None, "path": str(base), "lora": {"rank": 4, "merge": merge}}
     rollout = {"engine": "vllm", "samplesPerPrompt": 4}
+    base = write_base(tmp_path / "base", TINY | {"rollout": rollout}, scratch)
+    model = {"fromScratch": None, "path": str(base), "lora": {"rank": 4, "merge": merge}}
     job = write_job(tmp_path, model=model, rollout=rollout, actor={"learningRate": 1e-2}, training={"steps": 3})
     with machine() as place:
         assert (ended := place.rljob("run", job, "--dir", tmp_path / "run")).code == 0, ended.out
