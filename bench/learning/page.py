@@ -29,11 +29,11 @@ _METHOD = """Each task is its example: [reverse-text](../../examples/reverse-tex
 [smollm2](../../examples/smollm2/README.md), which starts from a pretrained model. Rewards are those of responses to
 held-out prompts, greedy except for smollm2's, which are sampled at temperature 1, after the supervised steps (start)
 and after the last RL step (end): {prompts}.
-Training uses none of them, no sum with exchanged numbers and no other target of the same numbers; it uses the reverse
-of {backwards} words of reverse-text. Adding all numbers of a countdown, whatever its target, scores {sums:.3f}. The
-examples' settings were chosen from runs with some of these seeds. The controls are the same jobs with a learning rate
-of 0, and with the rewards of a step shuffled among its responses; the latter also with a stronger KL penalty, beside
-the same job with its own rewards: {held}."""
+Training uses none of them, no sum of addition with exchanged numbers and no other target of the same numbers; it uses
+the reverse of {backwards} words of reverse-text, and sums and products of smollm2 with exchanged numbers. Adding all
+numbers of a countdown, whatever its target, scores {sums:.3f}. The examples' settings were chosen from runs with some
+of these seeds. The controls are the same jobs with a learning rate of 0, and with the rewards of a step shuffled
+among its responses; the latter also with a stronger KL penalty, beside the same job with its own rewards: {held}."""
 
 _PICTURE = """Lines are means over the seeds of the tables, bands reach from the lowest seed to the highest, and dotted
 lines are goals. Advantages and losses are those of seed 0. Each line has markers at different validations, so that

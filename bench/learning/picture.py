@@ -34,7 +34,7 @@ def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
         (REVERSE_TEXT, "engines and TRL", ("main", "engine", "trl"), False),
         (REVERSE_TEXT, "advantages, seed 0", ("main", "advantage"), True),
         (REVERSE_TEXT, "losses, 4 updates a step, seed 0", ("loss",), True),
-        (SMOLLM2, "TRL", ("main", "trl"), False),
+        (SMOLLM2, "LoRA and TRL", ("main", "engine", "trl"), False),
     ]
     for place, (task, title, roles, one_seed) in zip(axes[1], below, strict=True):
         runs = _of(found, task, roles)

@@ -1,6 +1,7 @@
 """Advantages against numbers worked out by hand; test_losses_against_trl.py compares them with TRL's."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -22,12 +23,14 @@ def batch(
     penalties: Sequence[float] | None = None,
     gamma: float = 1.0,
 ) -> AdvantageBatch:
+    """The first reward is also that of the greedy answer."""
     return AdvantageBatch(
         np.array(rewards, np.float32),
         np.array(groups, np.int64),
         np.array(lengths or [1] * len(rewards), np.int64),
         None if penalties is None else np.array(penalties, np.float32),
         gamma,
+        np.full(len(rewards), rewards[0], np.float32),
     )
 
 
@@ -40,6 +43,7 @@ def random_batch(seed: int, gamma: float = 1.0) -> AdvantageBatch:
         lengths,
         rng.normal(scale=0.1, size=lengths.sum()).astype(np.float32),
         gamma,
+        rng.normal(size=12).astype(np.float32),
     )
 
 
@@ -90,6 +94,15 @@ def test_reinforce_plus_plus_baseline_whitens_distances_from_the_group_mean():
         batch([1, 0, 1, 1], groups=[0, 0, 1, 1], lengths=[2, 1, 3, 1])
     )
     np.testing.assert_allclose(advantages, [1.341641] * 2 + [-1.788854] + [-0.223607] * 4, atol=2e-6)
+
+
+def test_remax_subtracts_the_reward_of_the_greedy_answer_from_returns():
+    given = batch([1, 0], groups=[0, 1], lengths=[2, 1], penalties=[0.1, 0.2, 0.3])
+    with_baselines = replace(given, baselines=np.array([0.5, 0.25], np.float32))
+    # 1 - 0.2 - 0.1 - 0.5, then 1 - 0.2 - 0.5; 0 - 0.3 - 0.25
+    np.testing.assert_allclose(ADVANTAGES["remax"](with_baselines), [0.2, 0.3, -0.55], rtol=1e-6)
+    with pytest.raises(ValueError, match="greedy"):
+        ADVANTAGES["remax"](replace(given, baselines=None))
 
 
 def test_opo_subtracts_the_mean_weighted_by_length():
@@ -168,8 +181,10 @@ def test_the_order_of_responses_does_not_matter(name: Advantage):
     order = np.random.default_rng(0).permutation(12)
     starts = np.cumsum(given.lengths) - given.lengths
     tokens = np.concatenate([np.arange(starts[i], starts[i] + given.lengths[i]) for i in order])
+    assert given.baselines is not None
+    penalties, baselines = given.token_penalties[tokens], given.baselines[order]
     shuffled = AdvantageBatch(
-        given.rewards[order], given.groups[order], given.lengths[order], given.token_penalties[tokens]
+        given.rewards[order], given.groups[order], given.lengths[order], penalties, baselines=baselines
     )
     np.testing.assert_allclose(ADVANTAGES[name](shuffled), ADVANTAGES[name](given)[tokens], atol=1e-6)
 

@@ -16,8 +16,9 @@ def test_advantages_are_verls(name):
     """Rewards are none of them equal or 0, so that verl's alpha of GPG is 1 as ours is."""
     given = GOLDEN["inputs"]
     batch = AdvantageBatch(
-        np.array(given["rewards"], np.float32), np.array(given["groups"]), np.array(given["lengths"]), gamma=0.9
-    )
+        np.array(given["rewards"], np.float32), np.array(given["groups"]), np.array(given["lengths"]), gamma=0.9,
+        baselines=np.array(given["baselines"], np.float32),
+    )  # fmt: skip
     expected = np.array(GOLDEN["advantages"][name])
     if name.startswith("reinforce"):  # verl whitens with the variance over n - 1 tokens, and the paper over n
         expected *= np.sqrt(len(expected) / (len(expected) - 1))

@@ -7,9 +7,11 @@ import pytest
 
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.batches import advantages, batch_of_groups, batch_of_rows, gather
-from rljob_trainer.loop.metrics import length_metrics, reward_metrics, validation_metrics
+from rljob_trainer.loop.metrics import baseline_metrics, length_metrics, reward_metrics, validation_metrics
+from rljob_trainer.loop.reinforced import split_groups, to_try_again
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress import names
+from rljob_trainer.rollouts.calls import GroupRef
 from rljob_trainer.types import Floats, GroupSummary, supervised
 from tests.rljob_trainer.checkpoint_support import make_spec
 
@@ -49,6 +51,38 @@ def test_trajectories_are_numbered_through_groups_and_episodes():
         [0, 1, 2, 3, 4, 5],
         [6, 7],
     ]
+
+
+def test_each_episode_is_compared_with_its_group_s_greedy_answer():
+    groups = [replace(group, baseline=value) for group, value in zip(GROUPS, [0.5, 1.0, 2.0], strict=True)]
+    settings = spec(preset="remax", kl={"coefficient": 0})
+    batch = batch_of_groups(groups, settings)
+    found = batch.of_each(advantages(groups, batch, None, settings))
+    assert [each.tolist() for each in found] == [[0.5] * 3, [0.5] * 2, [-0.5] * 4, [-1.0], [], [0.0] * 2, [3.0], [-1.0]]
+    assert baseline_metrics(groups) == {names.GROUPS_BASELINE: pytest.approx(3.5 / 3)}
+
+
+def test_groups_that_teach_nothing_or_are_out_of_bounds_are_set_apart():
+    """GROUPS have means of 0.5, 0.67 and 3; then two with equal rewards, one of them unlike its greedy answer."""
+    equal = summary([1, 1], owners=[0, 1], loss_tokens=[1, 1])
+    given = [*GROUPS, equal, replace(equal, baseline=0.0)]
+    refs = [GroupRef(None, index, each) for index, each in enumerate(given)]
+    for bounds, expected in (
+        ({}, ([0, 1, 2, 4], [3], [])),
+        ({"minAccuracy": 0.6, "maxAccuracy": 1.0}, ([1, 4], [3], [0, 2])),
+        ({"minAccuracy": 0.5}, ([0, 1, 2, 4], [3], [])),
+    ):
+        settings = spec(preset="dapo", dynamicSampling=bounds).algorithm.dynamic_sampling
+        assert tuple([ref.index for ref in part] for part in split_groups(refs, settings)) == expected
+
+
+def test_a_hard_prompt_is_issued_again_until_its_tries_are_over():
+    hard = [replace(summary([0, 0.2], owners=[0, 1], loss_tokens=[1, 1]), task_id=f"0/7/{tried}") for tried in range(3)]
+    refs = [GroupRef(None, index, each) for index, each in enumerate([*GROUPS, *hard])]
+    bounds = {"minAccuracy": 0.3, "hardRetries": 2}
+    settings = spec(preset="dapo", dynamicSampling=bounds).algorithm.dynamic_sampling
+    assert to_try_again(refs, settings) == ["0/7/1", "0/7/2"]
+    assert to_try_again(refs, settings.model_copy(update={"hard_retries": None})) == []
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

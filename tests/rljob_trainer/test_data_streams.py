@@ -161,6 +161,28 @@ def test_tasks_that_were_issued_come_first_also_after_a_resume(folder, tokenizer
     assert second.state_dict()["issued"] == []
 
 
+def test_every_epoch_begins_with_the_easiest_rows(folder, tokenizer):
+    dataset = load_prompts(data(), tokenizer, folder)
+    hard = np.arange(len(dataset)) % 2 * 1.0
+    plain = stream_of(folder, tokenizer)
+    ordered, resumed = (stream_of(folder, tokenizer, difficulties=hard) for _ in range(2))
+    for _ in range(2):
+        rows = [int(task.id.split("/")[1]) for task in ordered.next(len(dataset))]
+        shuffled = [int(task.id.split("/")[1]) for task in plain.next(len(dataset))]
+        assert rows == [row for level in (0, 1) for row in shuffled if row % 2 == level]
+    resumed.load_state_dict(json.loads(json.dumps(ordered.state_dict())))
+    assert ids_of(resumed.next(3)) == ids_of(ordered.next(3))
+    with pytest.raises(DataError, match="the data changed"):
+        resumed.load_state_dict(plain.state_dict())
+
+
+def test_a_row_without_its_difficulty_is_named(folder, tokenizer):
+    with pytest.raises(
+        DataError, match=r"data\.difficulty needs a number in extra_info\.level, not None; extra_info has"
+    ):
+        load_prompts(data(), tokenizer, folder).difficulties("level")
+
+
 def test_a_bounded_stream_ends_with_a_short_batch(folder, tokenizer):
     stream = stream_of(folder, tokenizer, epochs=1)
     assert (len(stream.next(3)), stream.exhausted, len(stream.next(3)), stream.exhausted) == (3, False, 2, True)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.attempt.claim import claim
 from rljob_trainer.errors import FencedError, InfrastructureError
 from rljob_trainer.journal import Journal, JournalWriter
+from rljob_trainer.journal.summary import summarise
 from rljob_trainer.rollouts import rollout_host
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.rollout_host import RolloutProcess, RolloutSettings
@@ -109,6 +111,30 @@ def test_a_group_is_in_the_journal_before_it_is_reported_and_no_validation_is(ho
             assert found is not None
             assert found.error == ("returned nan" if each.id == "0/1/0" else None)
             assert_same_episode(found.episode, episode)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["the same host", "another host"])
+def test_a_greedy_answer_is_scored_journaled_and_found_again_as_the_baseline(hosts, volume, lost):
+    order = order_of(baseline=True, sampling=Sampling(8, temperature=0.7, top_p=0.9))
+    host = hosts()
+    engine = attach(host)
+    groups = collected(host, order)
+    assert (
+        sorted((each.sampling.temperature, len(each.seeds)) for each in engine.requests)
+        == [(0, 1)] * 3 + [(0.7, 2)] * 3
+    )
+    assert [each.summary.baseline for each in groups[::2]] == [2.0, 2.0]
+    assert [each.summary.rewards.tolist() for each in groups[::2]] == [[0.0, 1.0]] * 2
+    assert len(Journal(volume, 1, 0)) == 9
+    made: Any = groups[0].bundle
+    group: Group = made[groups[0].index]
+    assert group.baseline is not None
+    changed = replace(group, baseline=replace(group.baseline, reward=0.5))
+    assert summarise(pickle.loads(pickle.dumps(group))).digest == groups[0].summary.digest != summarise(changed).digest
+    if lost:
+        host = hosts()
+    assert digests(host.find(order)) == digests(groups)
+    assert digests(host.find(replace(order, baseline=False))) != digests(groups)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["the same host", "another host"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bench.learning.arms import LORA
 from rljob_trainer.errors import DataError
 from rljob_trainer.pretrained import catalogue
 from rljob_trainer.pretrained.fetch import fetch
@@ -53,12 +54,14 @@ def test_fetching_again_changes_nothing_and_a_damaged_folder_is_refused(model: P
         fetch(NAME, damaged, None, told.append)
 
 
-def test_the_example_trains_two_steps(model: Path, tmp_path: Path):
+@pytest.mark.parametrize("more", [(), LORA], ids=["full", "lora"])
+def test_the_example_trains_two_steps(model: Path, tmp_path: Path, more: tuple[str, ...]):
     pytest.importorskip("reasoning_gym", reason="make setup installs it if a C compiler is present")
     run = tmp_path / "run"
     short = (
         f"model.path={model}", "training.steps=2", "training.validateEvery=0", "training.validateBeforeTraining=false",
         "data.promptsPerStep=4", "rollout.samplesPerPrompt=4", "data.maxResponseTokens=24", "checkpoint.everySteps=0",
+        *more,
     )  # fmt: skip
     with machine() as place:
         ended = place.rljob("run", EXAMPLE, "--dir", run, *(part for each in short for part in ("--set", each)))

@@ -82,7 +82,10 @@ EFFECTIVE = {
     "kl.clip": _PENALTY,
     "kl.refreshEvery": _PENALTY,
     "earlyStop.clipFraction": _with_losses(*_CLIPPING),
-    "dynamicSampling.maxRounds": (_DYNAMIC, "dynamicSampling.enabled is true"),
+    **{
+        f"dynamicSampling.{field}": (_DYNAMIC, "dynamicSampling.enabled is true")
+        for field in ("maxRounds", "minAccuracy", "maxAccuracy", "hardRetries")
+    },
 }
 """When a field has an effect: as CEL over the algorithm, and as text."""
 
@@ -90,7 +93,9 @@ _CORRECTION = "self.rolloutCorrection"
 _BYPASS = of_correction("bypassMode", "bypass_mode", _CORRECTION)
 _REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinforce'"
 
-UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction")
+UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
+    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries",
+)  # fmt: skip
 """The fields that no preset sets."""
 
 GOVERNED = (
@@ -159,12 +164,40 @@ class Kl(ApiModel):
     )
 
 
+Accuracy = Annotated[float, Field(ge=-1_000_000, le=1_000_000)]
+
+
 class DynamicSampling(ApiModel):
-    """Replace groups whose rewards are all equal, because their advantages are 0 (DAPO)."""
+    """Replace groups whose rewards are all equal, because their advantages are 0 (DAPO), or too easy or too hard ones.
+
+    The accuracy of a group is the mean of its rewards.
+    """
 
     enabled: bool | None = Field(None, description="Replace groups whose rewards are all equal.")
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None, description="Largest number of sampling rounds of one step; then the step uses the groups that it has."
+    )
+    min_accuracy: Accuracy | None = Field(None, description="Replace groups whose mean reward is below it: too hard.")
+    max_accuracy: Accuracy | None = Field(None, description="Replace groups whose mean reward is above it: too easy.")
+    hard_retries: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None,
+        description=(
+            "How often a prompt whose group is below minAccuracy is sampled again, with other seeds, each time in the"
+            " step after."
+        ),
+    )
+
+    rules = (
+        Rule(
+            "!has(self.minAccuracy) || !has(self.maxAccuracy) || self.minAccuracy < self.maxAccuracy",
+            "no group is between the bounds: set dynamicSampling.minAccuracy below dynamicSampling.maxAccuracy",
+            "maxAccuracy",
+        ),
+        Rule(
+            "!has(self.hardRetries) || has(self.minAccuracy)",
+            "dynamicSampling.minAccuracy says which prompts hardRetries samples again: set it",
+            "hardRetries",
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rljob_api.v1alpha1.base import ApiModel, Count, Path, Seed
+from rljob_api.v1alpha1.base import ApiModel, Count, Path, Seed, Text
 
 Files = Annotated[list[Path], Field(max_length=256)]
 
@@ -40,4 +40,11 @@ class Data(ApiModel):
         "filter", description="filter skips and counts prompts above maxPromptTokens; fail ends the job."
     )
     shuffle: bool = Field(True, description="Shuffle the prompts in each epoch.")
+    difficulty: Text | None = Field(
+        None,
+        description=(
+            "Key of extra_info with each training row's difficulty, a number: every epoch begins with the easiest rows."
+            " Rows of equal difficulty keep the order of shuffle."
+        ),
+    )
     seed: Seed = Field(0, description="Seed of the shuffling.")

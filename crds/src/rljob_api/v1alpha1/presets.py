@@ -103,6 +103,13 @@ PRESETS: dict[Preset, PresetRow] = {
         kl_estimator="k1",
         kl_coefficient=0.01,
     ),
+    "remax": PresetRow(
+        paper="Li et al. 2023, ReMax: https://arxiv.org/abs/2310.10505. The coefficient is that of verl's example",
+        use="one response a prompt without a critic; a greedy answer to each prompt is its baseline",
+        advantage="remax",
+        kl_placement="reward",
+        kl_estimator="k1",
+    ),
     "reinforce_plus_plus": PresetRow(
         paper="Hu et al. 2025, REINFORCE++: https://arxiv.org/abs/2501.03262",
         use="one response a prompt, or prompts whose rewards have one scale",

@@ -117,7 +117,7 @@ class RLJobSpec(ApiModel):
         ),
         *unread_rules(_SFT),
         Rule(
-            f"{_SFT} || {_ADVANTAGE} == 'reinforce_plus_plus' || self.rollout.samplesPerPrompt >= 2",
+            f"{_SFT} || {_ADVANTAGE} in ['reinforce_plus_plus', 'remax'] || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
         ),

@@ -3,12 +3,12 @@
 from typing import Literal
 
 Preset = Literal[
-    "grpo", "dapo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "gmpo", "cispo",
-    "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "sft",
+    "grpo", "dapo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "gmpo",
+    "cispo", "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "sft",
 ]  # fmt: skip
 Advantage = Literal[
-    "grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk",
-    "maxrl",
+    "grpo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
+    "grpo_passk", "maxrl",
 ]  # fmt: skip
 Loss = Literal[
     "clip", "dual_clip", "decoupled_clip", "gspo", "geo_mean", "cispo", "sapo", "clip_cov", "kl_cov", "gpg", "dppo_tv",

@@ -39,6 +39,7 @@ _UNREAD = {
     "model.lora.merge": ("!has(self.model.lora) || !self.model.lora.merge", "sends no weights to engines"),
     "actor.miniBatchSize": ("!has(self.actor.miniBatchSize)", "makes one optimizer step of data.promptsPerStep rows"),
     "actor.epochs": ("self.actor.epochs == 1", "reads each row of a step once"),
+    "data.difficulty": ("!has(self.data.difficulty)", "takes rows in the order of data.shuffle"),
     "data.validation": ("self.data.validation.size() == 0", "does not validate"),
     "training.validateBeforeTraining": ("self.training.validateBeforeTraining", "does not validate"),
     "checkpoint.keepBest": ("self.checkpoint.keepBest == 0", "has no reward to compare checkpoints by"),

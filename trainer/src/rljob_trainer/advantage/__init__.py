@@ -17,6 +17,7 @@ from rljob_trainer.advantage.maxrl import maxrl
 from rljob_trainer.advantage.opo import opo
 from rljob_trainer.advantage.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
+from rljob_trainer.advantage.remax import remax
 from rljob_trainer.advantage.rloo import rloo
 from rljob_trainer.types import Floats
 
@@ -27,6 +28,7 @@ ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "rloo": rloo,
+    "remax": remax,
     "reinforce_plus_plus": reinforce_plus_plus,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
     "opo": opo,

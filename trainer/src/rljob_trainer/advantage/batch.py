@@ -21,6 +21,7 @@ class AdvantageBatch:
     lengths: [N], tokens in the loss of each episode, over all its trajectories.
     token_penalties: [sum(lengths)], coefficient x KL estimate, subtracted from each token's reward; None if the KL
         does not act in the reward.
+    baselines: [N], the reward of the greedy answer to each episode's prompt; None without such answers.
     gamma: discount of token rewards; 1: none.
 
     Raises RewardError for a non-finite reward, JobError for a non-finite penalty, ValueError for wrong shapes.
@@ -31,12 +32,15 @@ class AdvantageBatch:
     lengths: Indexes
     token_penalties: Floats | None = None
     gamma: float = 1.0
+    baselines: Floats | None = None
 
     def __post_init__(self) -> None:
         shapes = (self.rewards.shape, self.groups.shape, self.lengths.shape)
         if len(set(shapes)) != 1 or self.rewards.ndim != 1:
             raise ValueError(f"rewards, groups and lengths must be [N], not {shapes}")
         require_finite_rewards(self.rewards, self.groups)
+        if self.baselines is not None:
+            require_finite_rewards(self.baselines, self.groups)
         self._check_penalties()
 
     def _check_penalties(self) -> None:

@@ -190,7 +190,11 @@ class Wiring:
         if with_prompts:
             dataset = load_prompts(spec.data, tokenizer, self._base_dir, now=now)
             check_data_sources(spec.rewards, dataset.data_sources)
-            prompts = TaskStream(dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs)
+            key = spec.data.difficulty
+            prompts = TaskStream(
+                dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs,
+                difficulties=dataset.difficulties(key) if key else None,
+            )  # fmt: skip
             self._spec = with_length(spec, len(dataset))
         if spec.sft or spec.supervised_only:
             supervised = load_supervised(spec, tokenizer, self._base_dir, now=now)

@@ -15,11 +15,14 @@ class EpochOrder:
     With `epochs`, the last batch may be short, and `exhausted` becomes True; without, a batch may span two epochs.
     `position` counts the rows of the current epoch that were handed out: after the last row it is `rows`, and the next
     row starts the next epoch.
+
+    difficulties: [rows]; each epoch begins with the smallest. None: no such order. `fingerprint` depends on them.
     """
 
     def __init__(
-        self, rows: int, *, seed: int, fingerprint: str, shuffle: bool = True, epochs: int | None = None
-    ) -> None:
+        self, rows: int, *, seed: int, fingerprint: str, shuffle: bool = True, epochs: int | None = None,
+        difficulties: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
         if rows < 1:
             raise ValueError("an epoch needs at least one row")
         self._rows = rows
@@ -27,6 +30,7 @@ class EpochOrder:
         self._fingerprint = fingerprint
         self._shuffle = shuffle
         self._epochs = epochs
+        self._difficulties = difficulties
         self._epoch = 0
         self._position = 0
         self._order = self._order_of(0)
@@ -86,6 +90,7 @@ class EpochOrder:
         self._order = self._order_of(epoch)
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        if not self._shuffle:
-            return np.arange(self._rows)
-        return np.random.default_rng([self._seed, epoch]).permutation(self._rows)
+        order = np.arange(self._rows)
+        if self._shuffle:
+            order = np.random.default_rng([self._seed, epoch]).permutation(self._rows)
+        return order if self._difficulties is None else order[np.argsort(self._difficulties[order], kind="stable")]

@@ -1,10 +1,12 @@
 """Prompts of RL training and validation."""
 
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rljob_api.v1alpha1 import Data
 from rljob_trainer.data.chat import ChatFormat
@@ -37,6 +39,24 @@ class PromptDataset:
     def data_sources(self) -> list[str]:
         """The values of the column data_source, in the order of the files; reads all rows."""
         return list(dict.fromkeys(row["data_source"] for rows in self._rows.batches() for row in rows))
+
+    def difficulties(self, key: str) -> NDArray[np.float64]:
+        """[rows], the number under `key` of each row's extra_info.
+
+        Raises:
+            DataError: names the first row without one, and the keys that it has.
+        """
+        return np.array([self._difficulty(int(row), key) for row in self._tokens.rows])
+
+    def _difficulty(self, row: int, key: str) -> float:
+        extra = self._rows[row].get("extra_info") or {}
+        value = extra.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            keys = ", ".join(map(str, extra)) or "no key"
+            raise self._rows.error(
+                row, f"data.difficulty needs a number in extra_info.{key}, not {value!r}; extra_info has {keys}"
+            )
+        return float(value)
 
     def item(self, index: int, epoch: int | str) -> Task:
         """Task `index` with the id "EPOCH/ROW/0"; ROW counts the rows of the files."""

@@ -1,7 +1,11 @@
 """Endless or bounded batches of a dataset, with a position that is saved in each checkpoint."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rljob_trainer.data.position import EpochOrder
 from rljob_trainer.data.supervised import SupervisedExample
@@ -23,14 +27,18 @@ class Dataset(Protocol[ItemT_co]):
 
 
 class DataStream(Generic[ItemT_co]):
-    """Batches of `dataset` in the order of `EpochOrder`."""
+    """Batches of `dataset` in the order of `EpochOrder`. difficulties: [rows], as there."""
 
     def __init__(
-        self, dataset: Dataset[ItemT_co], *, seed: int, shuffle: bool = True, epochs: int | None = None
-    ) -> None:
+        self, dataset: Dataset[ItemT_co], *, seed: int, shuffle: bool = True, epochs: int | None = None,
+        difficulties: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
         self._dataset = dataset
+        fingerprint = dataset.fingerprint
+        if difficulties is not None:
+            fingerprint = hashlib.sha256(fingerprint.encode() + difficulties.tobytes()).hexdigest()
         self._order = EpochOrder(
-            len(dataset), seed=seed, fingerprint=dataset.fingerprint, shuffle=shuffle, epochs=epochs
+            len(dataset), seed=seed, fingerprint=fingerprint, shuffle=shuffle, epochs=epochs, difficulties=difficulties
         )
 
     @property
@@ -63,8 +71,11 @@ class DataStream(Generic[ItemT_co]):
 class TaskStream(DataStream[Task]):
     """Tasks of RL steps. One that was issued and neither used nor dropped comes first after a resume."""
 
-    def __init__(self, dataset: "TaskDataset", *, seed: int, shuffle: bool = True, epochs: int | None = None) -> None:
-        super().__init__(dataset, seed=seed, shuffle=shuffle, epochs=epochs)
+    def __init__(
+        self, dataset: "TaskDataset", *, seed: int, shuffle: bool = True, epochs: int | None = None,
+        difficulties: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(dataset, seed=seed, shuffle=shuffle, epochs=epochs, difficulties=difficulties)
         self._tasks = dataset
         self._issued: list[str] = []
 

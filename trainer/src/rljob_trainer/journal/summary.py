@@ -22,11 +22,12 @@ def summarise(group: Group) -> GroupSummary:
         oldest_version=min(episode.oldest_version for episode in group.episodes),
         digest=group_digest(group),
         error=group.error,
+        baseline=None if group.baseline is None else group.baseline.reward,
     )
 
 
 def group_digest(group: Group) -> str:
-    """Hash of all that an update can depend on: prompt, trajectories, their media, and rewards."""
+    """Hash of all that an update can depend on: prompt, trajectories, their media, and rewards, also the baseline's."""
     parts: list[str | bytes] = [prompt_hash(group.task.token_ids)]
     for episode in group.episodes:
         parts.append(np.float32(episode.reward).tobytes())
@@ -34,6 +35,8 @@ def group_digest(group: Group) -> str:
             parts.append(episode.turn_rewards.astype("<f4").tobytes())
         for trajectory in episode.trajectories:
             parts += _parts(trajectory)
+    if group.baseline is not None:
+        parts += ["baseline", np.float32(group.baseline.reward).tobytes()]
     return content_hash(*parts)
 
 

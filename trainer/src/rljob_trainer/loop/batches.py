@@ -103,10 +103,20 @@ def advantages(
     """
     per_episode = np.bincount(batch.owners, weights=batch.loss_tokens, minlength=batch.episodes).astype(np.int64)
     flat = ADVANTAGES[spec.algorithm.advantage](
-        AdvantageBatch(all_rewards(groups), batch.groups, per_episode, penalties, spec.algorithm.gamma)
+        AdvantageBatch(
+            all_rewards(groups), batch.groups, per_episode, penalties, spec.algorithm.gamma, _baselines(groups)
+        )
     )
     each = np.split(flat, np.cumsum(batch.loss_tokens)[:-1])  # an episode's trajectories are side by side
     return [[each[index] for index in plan.samples] for plan in batch.plans]
+
+
+def _baselines(groups: Sequence[GroupSummary]) -> Floats | None:
+    """[episodes], the reward of each one's greedy answer; None without such answers."""
+    baselines = [group.baseline for group in groups if group.baseline is not None]
+    if not baselines:
+        return None
+    return np.repeat(np.array(baselines, np.float32), [len(group.rewards) for group in groups])
 
 
 def gather(batch: StepBatch, parts: Sequence[Sequence[Floats]]) -> Floats:

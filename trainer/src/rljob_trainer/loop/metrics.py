@@ -32,6 +32,12 @@ def reward_metrics(groups: Sequence[GroupSummary]) -> Metrics:
     return metrics | {f"reward/{name}": mean for name, mean in _component_means(groups).items()}
 
 
+def baseline_metrics(groups: Sequence[GroupSummary]) -> Metrics:
+    """Mean reward of the greedy answers; nothing without them."""
+    rewards = [group.baseline for group in groups if group.baseline is not None]
+    return {names.GROUPS_BASELINE: float(np.mean(rewards))} if rewards else {}
+
+
 def validation_metrics(groups: Sequence[GroupSummary], sources: Mapping[str, str]) -> Metrics:
     """Mean reward and components over all episodes, and over those of each data source if there are several.
 

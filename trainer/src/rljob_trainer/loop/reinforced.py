@@ -17,6 +17,7 @@ import numpy as np
 import structlog
 
 from rljob_api import ResolvedSpec
+from rljob_api.v1alpha1.algorithm import DynamicSampling
 from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.errors import RewardError
@@ -27,6 +28,7 @@ from rljob_trainer.loop.batches import StepBatch, advantages, batch_of_groups, g
 from rljob_trainer.loop.metrics import (
     Metrics,
     all_rewards,
+    baseline_metrics,
     length_metrics,
     recovery_metrics,
     reward_metrics,
@@ -42,7 +44,7 @@ from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
-from rljob_trainer.types import Floats, GroupSummary, Sampling, Task
+from rljob_trainer.types import Floats, GroupSummary, Sampling, Task, next_try
 
 log = structlog.get_logger()
 
@@ -142,25 +144,32 @@ class ReinforcedSteps:
         wanted = self.spec.data.prompts_per_step
         kept: list[GroupRef] = []
         flat: list[GroupRef] = []
+        outside: list[GroupRef] = []
         failed: dict[str, str] = {}
         rounds: list[Rollout] = []
         for _ in range(settings.max_rounds if settings.enabled else 1):
             rounds.append(self._round(prompts.next(wanted - len(kept))))
             groups, errors = _scored(rounds[-1], step)
             failed |= errors
-            useful, useless = _split(groups)
-            flat += useless
+            useful, equal, beyond = split_groups(groups, settings)
+            flat, outside = flat + equal, outside + beyond
             kept += useful if settings.enabled else groups
             if len(kept) == wanted or prompts.exhausted:
                 break
-        if not kept + flat:
+        again = to_try_again([*kept, *flat, *outside], settings)
+        prompts.issue_again(again)
+        left = flat + outside
+        if not kept + left:
             last = list(failed.values())[-1]
             raise RewardError(f"every group of step {step} was left out; the last: {last}", field="spec.rewards")
-        trained = kept or flat
+        trained = kept or left
         metrics = reward_metrics(_summaries(trained)) | length_metrics(_summaries(trained))
+        metrics |= baseline_metrics(_summaries(trained))
         metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
+        metrics[names.GROUPS_TRIED_AGAIN] = float(len(again))
+        metrics[names.GROUPS_OUT_OF_BOUNDS] = float(len(outside))
         metrics[names.EPOCH] = float(prompts.epoch)
-        dropped = failed | {group.summary.task_id: "uninformative" for group in (flat if kept else [])}
+        dropped = failed | {group.summary.task_id: "uninformative" for group in (left if kept else [])}
         made = sum(len(each.groups) for each in rounds)
         found = recovery_metrics(sum(each.journaled for each in rounds), made)
         return trained, self._used(step, trained, dropped, metrics), metrics | found
@@ -188,7 +197,8 @@ class ReinforcedSteps:
         sampling = Sampling(
             self.spec.data.max_response_tokens, rollout.temperature, rollout.top_p, rollout.top_k, tuple(rollout.stop)
         )
-        return Order("training", self._policy(), tasks, rollout.samples_per_prompt, sampling)
+        baseline = self.spec.algorithm.advantage == "remax"
+        return Order("training", self._policy(), tasks, rollout.samples_per_prompt, sampling, baseline)
 
     def _policy(self) -> PolicyName:
         return PolicyName(self.state.step, self.state.policy_digest)
@@ -263,15 +273,43 @@ def _scored(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]
     return [group for group in rollout.groups if group.summary.error is None], errors
 
 
-def _split(groups: list[GroupRef]) -> tuple[list[GroupRef], list[GroupRef]]:
-    """Groups whose rewards differ, and those whose rewards are all equal."""
+def split_groups(
+    groups: list[GroupRef], bounds: DynamicSampling
+) -> tuple[list[GroupRef], list[GroupRef], list[GroupRef]]:
+    """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds."""
     if not groups:
-        return [], []
-    sizes = [len(group.summary.rewards) for group in groups]
-    equal = set(
-        uninformative_groups(all_rewards(_summaries(groups)), np.repeat(np.arange(len(groups)), sizes)).tolist()
-    )
-    return [g for i, g in enumerate(groups) if i not in equal], [g for i, g in enumerate(groups) if i in equal]
+        return [], [], []
+    rewards = [_compared(group.summary) for group in groups]
+    owners = np.repeat(np.arange(len(groups)), [len(each) for each in rewards])
+    equal = set(uninformative_groups(np.concatenate(rewards), owners).tolist())
+    differ = [group for index, group in enumerate(groups) if index not in equal]
+    useful = [group for group in differ if _within(group.summary, bounds)]
+    beyond = [group for group in differ if not _within(group.summary, bounds)]
+    return useful, [group for index, group in enumerate(groups) if index in equal], beyond
+
+
+def to_try_again(groups: list[GroupRef], settings: DynamicSampling) -> list[str]:
+    """Ids under which tasks that were too hard are issued again, if they have tries left."""
+    if settings.hard_retries is None or settings.min_accuracy is None:
+        return []
+    hard = [group.summary for group in groups if _accuracy(group.summary) < settings.min_accuracy]
+    ids = [next_try(each.task_id) for each in hard]
+    return [each for each in ids if int(each.rpartition("/")[2]) <= settings.hard_retries]
+
+
+def _accuracy(group: GroupSummary) -> float:
+    return float(group.rewards.mean(dtype=np.float64))
+
+
+def _within(group: GroupSummary, bounds: DynamicSampling) -> bool:
+    accuracy = _accuracy(group)
+    low, high = bounds.min_accuracy, bounds.max_accuracy
+    return (low is None or accuracy >= low) and (high is None or accuracy <= high)
+
+
+def _compared(group: GroupSummary) -> Floats:
+    """What a reward of the group is compared with: [episodes], and the baseline's."""
+    return group.rewards if group.baseline is None else np.append(group.rewards, np.float32(group.baseline))
 
 
 def _summaries(groups: list[GroupRef]) -> list[GroupSummary]:

@@ -108,6 +108,13 @@ SYNC_PROBE_MOVED = _metric(
 SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-probabilities in the weight sync's probe")
 SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
 GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
+GROUPS_OUT_OF_BOUNDS = _metric(
+    "groups/out_of_bounds", "groups", "Groups whose mean reward is outside of dynamicSampling's bounds"
+)
+GROUPS_TRIED_AGAIN = _metric(
+    "groups/tried_again", "groups", "Groups below minAccuracy that the next step samples again"
+)
+GROUPS_BASELINE = _metric("groups/baseline_reward", "", "Mean reward of the greedy answers that are remax's baselines")
 GROUPS_DROPPED = _metric("groups/dropped", "groups", "Groups left out because a reward failed")
 RECOVERY_JOURNALED_GROUPS = _metric(
     "recovery/journaled_groups", "groups", "Groups taken from the rollout journal after a failure"

@@ -25,6 +25,7 @@ class Order:
     """Groups to make: `samples` episodes of each task.
 
     purpose: groups for training are journaled, those of a validation are not.
+    baseline: each group has one more episode, at temperature 0, which is not trained on.
     """
 
     purpose: Purpose
@@ -32,6 +33,7 @@ class Order:
     tasks: Sequence[Task]
     samples: int
     sampling: Sampling
+    baseline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

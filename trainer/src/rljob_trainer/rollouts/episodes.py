@@ -9,7 +9,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from rljob_trainer.engines.calls import Delivery
@@ -196,13 +196,14 @@ class Episodes:
 
     async def _play(self, state: _OrderState, task: Task) -> None:
         order = state.order
+        greedy = [replace(order.sampling, temperature=0.0, top_p=1.0, top_k=-1)] if order.baseline else []
         policies = [
-            EpisodePolicy(self._generation, task, sample, order.sampling, self._seed, state.heard)
-            for sample in range(order.samples)
+            EpisodePolicy(self._generation, task, sample, sampling, self._seed, state.heard)
+            for sample, sampling in enumerate([order.sampling] * order.samples + greedy)
         ]
         try:
             episodes = await _together([self._environment(task, policy) for policy in policies])
-            group = await self._scorer.score(task, episodes)
+            group = await self._scored(task, episodes[: order.samples], episodes[order.samples :])
             state.finished.append(group)  # behind the await: the list is another one meanwhile
             if not state.keeping:
                 await self._keep_finished(state)
@@ -210,6 +211,13 @@ class Episodes:
             raise
         except Exception as error:  # noqa: BLE001  the driver must see it
             self._fail(state, error)
+
+    async def _scored(self, task: Task, episodes: list[Episode], baseline: list[Episode]) -> Group:
+        """baseline: none, or the one. Functions that compare a group's responses see it alone."""
+        if not baseline:
+            return await self._scorer.score(task, episodes)
+        group, alone = await asyncio.gather(self._scorer.score(task, episodes), self._scorer.score(task, baseline))
+        return replace(group, error=group.error or alone.error, baseline=alone.episodes[0])
 
     async def _keep_finished(self, state: _OrderState) -> None:
         """Journal what is finished, until nothing is; one write at a time."""
@@ -249,4 +257,5 @@ async def _together(episodes: Sequence[Awaitable[Episode]]) -> list[Episode]:
 
 def _name(order: Order) -> tuple[object, ...]:
     """Equal for orders that make the same groups."""
-    return order.purpose, order.policy, tuple(task.id for task in order.tasks), order.samples, order.sampling
+    tasks = tuple(task.id for task in order.tasks)
+    return order.purpose, order.policy, tasks, order.samples, order.sampling, order.baseline

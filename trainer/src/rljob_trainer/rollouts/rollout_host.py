@@ -136,7 +136,7 @@ class RolloutProcess:
         """The groups of an order that were made before; it makes none."""
         allowed = {order.policy.version: order.policy.digest}
         with self._lock:
-            found = [self._find(task, order.samples, allowed) for task in order.tasks]
+            found = [self._find(order, task, allowed) for task in order.tasks]
         return [group for group in found if group is not None]
 
     def use(self, used: Used) -> None:
@@ -188,27 +188,27 @@ class RolloutProcess:
             self._policies[policy.version] = policy.digest
             self._buffer.drop_stale(policy.version)
 
-    def _find(self, task: Task, samples: int, allowed: Mapping[int, str]) -> GroupRef | None:
+    def _find(self, order: Order, task: Task, allowed: Mapping[int, str]) -> GroupRef | None:
         """From memory, else from the journal, if all its episodes are there."""
-        kept = self._buffer.get(task.id)
-        if kept is not None and kept.summary.oldest_version in allowed and len(kept.summary.rewards) == samples:
+        kept, wanted = self._buffer.get(task.id), order.samples + order.baseline
+        if kept is not None and kept.summary.oldest_version in allowed and kept.summary.made == wanted:
             return GroupRef(kept.bundle, kept.index, kept.summary, journaled=True)
         if not len(self._journal):
             return None
         fingerprint = self._settings.fingerprint
-        made = [self._journal.find(task, sample, fingerprint, allowed) for sample in range(samples)]
+        made = [self._journal.find(task, sample, fingerprint, allowed) for sample in range(wanted)]
         episodes = [each.episode for each in made if each is not None]
-        if len(episodes) < samples:
+        if len(episodes) < wanted:
             return None
         error = next((each.error for each in made if each is not None and each.error), None)
-        group = Group(task, tuple(episodes), error)
+        group = Group(task, tuple(episodes[: order.samples]), error, episodes[-1] if order.baseline else None)
         return GroupRef(ray.put([group]), 0, summarise(group), journaled=True)
 
     def _keep(self, order: Order, groups: Sequence[Group]) -> list[GroupRef]:
         """Journal the groups of a training order, then hand them out."""
         if order.purpose == "training":
             records = [
-                encode_made(self._made(group, episode), group.task) for group in groups for episode in group.episodes
+                encode_made(self._made(group, episode), group.task) for group in groups for episode in group.made
             ]
             self._writer.append(records, self._attempt, order.policy.version)
         bundle = ray.put(list(groups))

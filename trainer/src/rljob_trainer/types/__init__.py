@@ -14,7 +14,7 @@ A worked example, with samplesPerPrompt: 2:
 
 from rljob_trainer.types.episode import Episode, EpisodeStatus, Group, GroupSummary, stacked
 from rljob_trainer.types.sampling import FinishReason, Sampling
-from rljob_trainer.types.task import Bools, Floats, Ids, Message, Task, text_of
+from rljob_trainer.types.task import Bools, Floats, Ids, Message, Task, next_try, text_of
 from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn, answered, supervised
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Trajectory",
     "Turn",
     "answered",
+    "next_try",
     "stacked",
     "supervised",
     "text_of",

@@ -54,11 +54,18 @@ class Group:
     """All episodes of one task, in the order of `sample`: the unit of advantage.
 
     error: why the group has no rewards and is left out (rewards.onError: drop_group); None if it is scored.
+    baseline: a greedy answer that is scored and not trained on (remax); None without one.
     """
 
     task: Task
     episodes: tuple[Episode, ...]
     error: str | None = None
+    baseline: Episode | None = None
+
+    @property
+    def made(self) -> tuple[Episode, ...]:
+        """All that was made for the task, the baseline last."""
+        return self.episodes if self.baseline is None else (*self.episodes, self.baseline)
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -72,19 +79,19 @@ class Group:
         """
         parts = self.trajectories
         if not parts:
-            return Group, (self.task, self.episodes, self.error)
+            return Group, (self.task, self.episodes, self.error, self.baseline)
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
         ends = np.cumsum([len(part.token_ids) for part in parts])
         rest = [
             ([(part.turns, part.media) for part in each.trajectories], tuple(getattr(each, name) for name in _REST))
             for each in self.episodes
         ]
-        return _group, (self.task, rest, columns, ends, self.error)
+        return _group, (self.task, rest, columns, ends, self.error, self.baseline)
 
 
 def _group(
     task: Task, rest: list[tuple[list[tuple[tuple[Turn, ...], tuple[str, ...]]], tuple[Any, ...]]],
-    columns: list[NDArray[Any]], ends: NDArray[np.int64], error: str | None,
+    columns: list[NDArray[Any]], ends: NDArray[np.int64], error: str | None, baseline: Episode | None,
 ) -> Group:  # fmt: skip
     """What Group.__reduce__ took apart."""
     arrays = zip(*(_parts(column, ends.tolist()) for column in columns), strict=True)
@@ -97,7 +104,7 @@ def _group(
         Episode(task.id, sample, tuple(trajectory(*each) for each in trajectories), *others)
         for trajectories, (sample, *others) in rest
     )
-    return Group(task, tuple(episodes), error)
+    return Group(task, tuple(episodes), error, baseline)
 
 
 def _parts(column: NDArray[Any], ends: list[int]) -> list[NDArray[Any]]:
@@ -113,6 +120,7 @@ class GroupSummary:
     owners: [trajectories], the episode of each. tokens, loss_tokens, turns: [trajectories].
     truncated: [episodes]. oldest_version: over all its tokens in the loss.
     digest: names the group by all that an update can depend on. error: the group's.
+    baseline: reward of its baseline; None without one.
     """
 
     task_id: str
@@ -126,6 +134,12 @@ class GroupSummary:
     oldest_version: int
     digest: str
     error: str | None = None
+    baseline: float | None = None
+
+    @property
+    def made(self) -> int:
+        """Episodes that were made, the baseline included."""
+        return len(self.rewards) + (self.baseline is not None)
 
     def age(self, version: int) -> int:
         """How many updates lie between the oldest token in the loss and the update of `version`."""

@@ -42,5 +42,10 @@ class Task:
 
     def again(self) -> "Task":
         """The same task, issued once more: its episodes have new seeds and are recorded under a new id."""
-        row, _, attempt = self.id.rpartition("/")
-        return replace(self, id=f"{row}/{int(attempt) + 1}")
+        return replace(self, id=next_try(self.id))
+
+
+def next_try(task_id: str) -> str:
+    """The id of the task once it is issued again: TRY + 1."""
+    row, _, attempt = task_id.rpartition("/")
+    return f"{row}/{int(attempt) + 1}"
