@@ -116,16 +116,6 @@ def test_an_adapter_of_peft_has_the_log_probabilities_and_gradients_that_it_has_
     assert largest_difference(found, wanted) < 1e-4
 
 
-@pytest.mark.slow
-def test_compiled_layers_compute_the_adapter_alike(folder, adapter):
-    compiled, plain = (
-        alone(continuing(adapter, actor={"compile": on, "gradClip": 1e6}), score_and_differentiate, folder)
-        for on in (True, False)
-    )
-    np.testing.assert_allclose(compiled[0], plain[0], atol=1e-5)
-    assert largest_difference(compiled[1], plain[1]) < 1e-4
-
-
 def test_a_fresh_adapter_changes_nothing_and_is_drawn_by_the_seed(folder):
     def matrices_of(spec):
         return alone(spec, lambda worker: (start(worker, folder), trained(worker), worker.log_probs(TRAJECTORIES))[1:])

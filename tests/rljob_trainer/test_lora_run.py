@@ -41,25 +41,6 @@ def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_example_trains_an_adapter_of_the_model_that_another_example_makes(tmp_path: Path):
-    """The commands of examples/lora/README.md, with fewer steps."""
-    examples = Path(__file__).parents[2] / "examples"
-    job = tmp_path / "rljob.yaml"
-    job.write_bytes((examples / "lora/rljob.yaml").read_bytes())
-    short = ("--set", "training.steps=1", "--set", "sft.steps=4", "--set", "checkpoint.everySteps=4")
-    with machine() as place:
-        for command in (
-            ["run", examples / "reverse-text.yaml", "--dir", tmp_path / "first", *short],
-            ["export", tmp_path / "first", tmp_path / "base", "--step", "4", "--dtype", "float32"],
-            ["run", job, "--dir", tmp_path / "run", "--set", "training.steps=2", "--set", "data.promptsPerStep=32"],
-        ):
-            assert (ended := place.rljob(*command)).code == 0, ended.out
-    lines = trained(tmp_path / "run")
-    assert [line["step"] for line in lines] == [1, 2]
-    assert all(line["sync/probe_mean"] < 1e-3 for line in lines)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("merge", [False, True])
 def test_vllm_generates_with_the_adapter_or_the_merged_model(merge: bool, tmp_path: Path):
     scratch = {"layers": 2, "hiddenSize": 64, "heads": 2}
