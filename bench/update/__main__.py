@@ -1,6 +1,6 @@
 """Time the update alone, variant by variant, after a check that all of them compute the same.
 
-    python -m bench.update [--tiny] [--shapes 0.5B 1.5B] [--deadline SECONDS] [--out FILE]
+    python -m bench.update [--tiny] [--shapes 0.5B 1.5B] [--deadline SECONDS] [--profile FOLDER] [--out FILE]
 
 One JSON with the results; lines are printed as they come. MFU counts 6 x parameters x tokens (embeddings included, no
 recomputation) over the bfloat16 peak of an H100 or H200, 989 TFLOP/s.
@@ -52,6 +52,9 @@ def main() -> None:
         "--deadline", type=float, default=1e9, help="seconds after which the variants that are left are skipped"
     )
     parser.add_argument("--no-checks", action="store_true")
+    parser.add_argument(
+        "--profile", type=Path, metavar="FOLDER", help="where to write a trace of each variant's last update"
+    )
     parser.add_argument("--out", type=Path, default=Path("update.json"))
     options = parser.parse_args()
     begin = time.monotonic()
@@ -68,16 +71,23 @@ def main() -> None:
                 if time.monotonic() - begin > options.deadline:
                     print(f"SKIPPED {name}: {VARIANTS[index]}", flush=True)
                     continue
-                found["results"].append(_timed(name, VARIANTS[index], device))
+                found["results"].append(
+                    _timed(
+                        name,
+                        VARIANTS[index],
+                        device,
+                        options.profile and options.profile / f"update-{name}-{index}.json.gz",
+                    )
+                )
                 options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _timed(name: str, variant: Variant, device: torch.device) -> dict[str, Any]:
-    """One line of the results; `error` in place of the numbers if it fails."""
+def _timed(name: str, variant: Variant, device: torch.device, trace: Path | None) -> dict[str, Any]:
+    """One line of the results; `error` in place of the numbers if it fails. trace: a file for one more update."""
     begin = time.perf_counter()
     line: dict[str, Any] = {"shape": name, "variant": str(variant)}
     try:
-        line |= _measure(name, variant, device)
+        line |= _measure(name, variant, device, trace)
     except Exception as error:  # noqa: BLE001  a variant that runs out of memory is a result
         traceback.print_exc()
         line["error"] = f"{type(error).__name__}: {error}".strip().splitlines()[0]
@@ -90,7 +100,7 @@ def _timed(name: str, variant: Variant, device: torch.device) -> dict[str, Any]:
     return line
 
 
-def _measure(name: str, variant: Variant, device: torch.device) -> dict[str, Any]:
+def _measure(name: str, variant: Variant, device: torch.device, trace: Path | None) -> dict[str, Any]:
     graphs = compiled_graphs()
     with head(fused=variant.fused_head):
         made = Trained(SHAPES[name], spec_of(SHAPES[name], variant, "auto"), device)
@@ -101,16 +111,29 @@ def _measure(name: str, variant: Variant, device: torch.device) -> dict[str, Any
             begin = time.perf_counter()
             made.queue().read()
             seconds.append(time.perf_counter() - begin)
+        peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+        if trace is not None:
+            _profiled(made, trace)
     speed = made.tokens / statistics.median(seconds[WARM_UP:])
     return {
         "tokens_per_second": round(speed),
         "mfu_6n": round(6 * made.parameters * speed / PEAK, 4),
-        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if device.type == "cuda" else None,
+        "peak_gib": round(peak / 2**30, 2) if peak else None,
         "update_seconds": [round(each, 3) for each in seconds],
         "tokens": made.tokens,
         "parameters": made.parameters,
         "graphs": compiled_graphs() - graphs,
     }
+
+
+def _profiled(made: Trained, trace: Path) -> None:
+    """Write the trace of one more update, which Perfetto opens, and print the kernels that took longest."""
+    with torch.profiler.profile() as profiler:
+        made.queue().read()
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(trace))
+    order = "self_device_time_total" if made.device.type == "cuda" else "self_cpu_time_total"
+    print(profiler.key_averages().table(sort_by=order, row_limit=40, max_name_column_width=80), flush=True)
 
 
 if __name__ == "__main__":

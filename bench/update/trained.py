@@ -101,7 +101,7 @@ class Trained:
         with tempfile.TemporaryDirectory(prefix="rljob-update-") as folder, device:
             config.save_pretrained(folder)
             self.policy = sharded_policy(spec, Path(folder), mesh, trainable=True)
-        _fill(self.policy)
+        _fill(self.policy, device)
         self.optimizer = adamw(self.policy, spec, device)
         role = ModelRole("policy", self.policy, self.policy.model, self.optimizer)
         self.trainee = Trainee(role, self.optimizer, device, ParallelDims(), spec.actor.grad_clip)
@@ -116,8 +116,8 @@ class Trained:
         return queue_policy_step(self.trainee, self.shard, self.spec, RATE, 0.0)
 
 
-def _fill(policy: forward.Policy) -> None:
-    """Weights as of an initialised model; the same for every variant."""
+def _fill(policy: forward.Policy, device: torch.device) -> None:
+    """Weights as of an initialised model; the same for every variant, wherever its parameters lie."""
     torch.manual_seed(0)
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
@@ -125,7 +125,7 @@ def _fill(policy: forward.Policy) -> None:
             if parameter.dim() == 1:
                 local.fill_(0.0 if name.endswith("bias") else 1.0)
             else:
-                local.normal_(std=0.02)
+                local.copy_(torch.empty(local.shape, device=device).normal_(std=0.02))
 
 
 def _shard_of(spec: ResolvedSpec, shape: Shape) -> Shard:

@@ -56,6 +56,31 @@ PARTS = (
     "{% for m in messages %}" + _TURN + "{% if m.content is string %}{{ m.content }}{% else %}"
     "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}" + _OPEN
 )
+LLAMA3 = (  # trims each text
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}"
+    "<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+GEMMA = (  # has names of its own for roles
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{{ m.content | trim }}<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+SMOLLM2 = (  # begins with a system message of its own
+    "{% for m in messages %}{% if loop.first and messages[0].role != 'system' %}<|im_start|>system\nYou help."
+    "<|im_end|>\n{% endif %}" + _TURN + "{{ m.content }}<|im_end|>\n{% endfor %}" + _OPEN
+)
+QWEN3 = (  # keeps the thinking of answers behind the user's last message, and removes that of earlier ones
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}{% set ns = namespace(last=-1) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n"
+    "</tool_response><|im_end|>\n{% elif m.role == 'assistant' %}<|im_start|>assistant\n"
+    "{% set thought, text = m.content.split('</think>')[0].split('<think>')[-1], m.content.split('</think>')[-1] %}"
+    "{% if '</think>' in m.content and loop.index0 > ns.last %}<think>\n{{ thought.strip('\n') }}\n</think>\n\n"
+    "{% endif %}{{ text.lstrip('\n') }}{% for c in m.tool_calls or [] %}\n<tool_call>\n{{ c.function | tojson }}\n"
+    "</tool_call>{% endfor %}<|im_end|>\n{% else %}"
+    + _TURN
+    + "{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    + _OPEN
+)
 UPPER = CHATML.replace("m.content", "m.content | upper")
 NEEDS_SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
 PARTS_ALONE = CHATML.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}")

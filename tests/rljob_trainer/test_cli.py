@@ -183,6 +183,21 @@ def test_validate_says_every_error_at_once_whatever_else_is_wrong(
     assert all(line.startswith(start) for line, start in zip(shown, sorted(said), strict=True)), shown
 
 
+def test_validate_judges_the_code_of_an_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"train": "a.parquet", "prompts": "8", "functions": "{name: a, builtin: exact_match}", "steps": "3"}
+    game = "  environment: {path: game.py, tools: [add, sub], arguments: {a: 1}}\n  rewards:"
+    (tmp_path / "job.yaml").write_text(SEVERAL.format(**good).replace("  rewards:", game))
+    validate([tmp_path / "job.yaml"])
+    assert "valid: first" in capsys.readouterr().out, "the file may exist in the cluster"
+    (tmp_path / "game.py").write_text("open('ran', 'w')\ndef add(): 'Add.'\n")
+    with pytest.raises(typer.Exit):
+        validate([tmp_path / "job.yaml"])
+    tool, arguments = capsys.readouterr().out.splitlines()
+    assert ":10:45: spec.environment.tools[1]: the code has no function 'sub': define it" in tool
+    assert "spec.environment.arguments: the policy gives the arguments of tools" in arguments
+    assert not (tmp_path / "ran").exists()
+
+
 def test_show_fills_in_what_the_preset_decides(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     done = rljob("show", "job.yaml", "--set", "algorithm.preset=dapo", "--set", "training.steps=7", cwd=tmp_path)

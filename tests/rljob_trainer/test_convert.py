@@ -37,7 +37,6 @@ LEFT: Mapping[str, tuple[str, ...]] = {
     "ppo_trainer/run_deepseek7b_llm": _NO_CRITIC,
     "ppo_trainer/run_gemma": _NO_CRITIC,
     "ppo_trainer/run_qwen2-7b_rm": (*_NO_CRITIC, "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"),
-    "remax_trainer/run_qwen2.5-3b_seq_balance": _NO_CRITIC,
     "grpo_trainer/run_qwen2_5_vl-7b": ("data.image_key",),
     "grpo_trainer/run_qwen2-7b_math_megatron": tuple(
         f"actor_rollout_ref.{role}.megatron.{kind}_model_parallel_size"

@@ -13,7 +13,7 @@ from rljob_trainer.environments.environment import Environment, Policy
 from rljob_trainer.environments.single_turn import single_turn
 from rljob_trainer.errors import InfrastructureError, JobError, RewardError
 from rljob_trainer.rollouts.calls import GroupRef, News, Order, PolicyName
-from rljob_trainer.rollouts.episodes import Episodes, turn_seed
+from rljob_trainer.rollouts.episodes import Diary, Episodes, turn_seed
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Sampling, Task, Trajectory, Turn
 from tests.rljob_trainer.journal_support import group, group_ref, task
@@ -52,11 +52,11 @@ class Site:
             raise self.disk_fails
         return [group_ref(each, [each]) for each in groups]
 
-    def start(self, environment: Environment = single_turn) -> Episodes:
+    def start(self, environment: Environment = single_turn, diary: Diary | None = None) -> Episodes:
         host: Any = None
         scorer: Any = self
         generation = Generation(Subscriber("host", host), lambda version: version in (7, 8), whole_requests=False)
-        episodes = Episodes(environment, scorer, generation, SEED, self.keep)
+        episodes = Episodes(environment, scorer, generation, SEED, self.keep, diary=diary)
         self.engine.deliver = episodes.deliver
         self.gate.set()
         episodes.attach(attached(self.engine))
@@ -169,6 +169,36 @@ def test_an_environment_may_take_a_second_turn():
             seeds = [turn_seed(SEED, one.task_id, one.sample, turn) % 1000 for turn in range(2)]
             assert one.trajectories[0].token_ids[3:].tolist() == [seeds[0], 1, 99, seeds[1], 1]
     assert [len(request.seeds) for request in site.engine.requests] == [2] * 3 + [1] * 6, "contexts differ by then"
+
+
+class Notebook:
+    """A Diary. played: by task and sample."""
+
+    def __init__(self) -> None:
+        self.played: dict[tuple[str, int], Episode] = {}
+
+    def find_played(self, order: Order, task: Task, sample: int) -> Episode | None:
+        return self.played.get((task.id, sample))
+
+    def keep_played(self, order: Order, task: Task, episode: Episode) -> None:
+        self.played[task.id, episode.sample] = episode
+
+
+def test_an_episode_that_was_played_before_is_only_scored():
+    notebook, groups = Notebook(), []
+    for left_out in (None, ("0/1/0", 1)):
+        notebook.played.pop(left_out or ("", 0), None)
+        site = Site()
+        episodes = site.start(two_turns, notebook)
+        try:
+            groups.append(by_task(collected(episodes, episodes.begin(ORDER, ()))))
+            collected(episodes, episodes.begin(VALIDATION, ()))
+        finally:
+            episodes.close()
+    training = [request for request in site.engine.requests if request.sampling == ORDER.sampling]
+    assert len(training) == 2 + 6, "one episode, and the validation, which is not written down"
+    assert len(notebook.played) == 6
+    assert repr(groups[0]) == repr(groups[1])
 
 
 # ---- orders that come again, and that end

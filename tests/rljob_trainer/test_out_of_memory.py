@@ -1,6 +1,7 @@
 """Memory that does not suffice ends with the phase, what held the memory, the field that helps, and a value of it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rljob_trainer.memory.engine_advice import engine_remedy, start_error
 from rljob_trainer.memory.explained import explained
 from rljob_trainer.memory.held import GIB, Held
 from rljob_trainer.memory.rank_advice import HOST, REST, rank_error, rank_remedy
+from rljob_trainer.rank.memory import give_back_for_engines
 from rljob_trainer.types import Sampling
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
@@ -240,7 +242,9 @@ def test_other_errors_stay_what_they_are():
 
 def test_a_rank_gives_memory_back_before_its_engines_wake(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("rljob_trainer.rank.rank.give_back", lambda device: seen.append(f"{device} given back"))
+    monkeypatch.setattr(
+        "rljob_trainer.rank.rank.give_back_for_engines", lambda device, _: seen.append(f"{device} asked")
+    )
     monkeypatch.setattr("rljob_trainer.rank.rank.send", lambda *_: seen.append("engines wake"))
 
     def send(worker, folder):
@@ -248,4 +252,18 @@ def test_a_rank_gives_memory_back_before_its_engines_wake(tmp_path, monkeypatch)
         worker.send_weights([], 0, [], 1, 1.0, True)
 
     alone(make_spec(), send, write_model(tmp_path))
-    assert seen == ["cpu given back", "engines wake"]
+    assert seen == ["cpu asked", "engines wake"]
+
+
+@pytest.mark.parametrize(("rollout", "free", "given"), [
+    ({}, 46, []),  # half of 80 GiB, 1 of buckets, 4 of margin
+    ({}, 44, ["back"]),
+    ({"engine": "hf"}, 79, ["back"]),
+])  # fmt: skip
+def test_a_rank_keeps_what_its_engines_do_not_need(monkeypatch, rollout, free, given):
+    seen = []
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (free * GIB, 80 * GIB))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=80 * GIB))
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: seen.append("back"))
+    give_back_for_engines(torch.device("cuda"), make_spec(rollout=rollout))
+    assert seen == given

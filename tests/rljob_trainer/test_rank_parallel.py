@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from rljob_trainer.errors import JobError
+from rljob_trainer.rank import gathering
+from rljob_trainer.rank.gathering import whole_weights
 from rljob_trainer.rank.parallel import ParallelDims, engine_count, ranks_of_engine
+from rljob_trainer.weights.saved_names import all_weights
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
@@ -98,6 +102,23 @@ def train_and_save(worker, folder, directory):
 
 def all_whole(worker):
     return {name: whole(parameter) for name, parameter in worker.policy.module.named_parameters()}
+
+
+@pytest.mark.parametrize("dims", [ParallelDims(replicate=2), ParallelDims(shard=2)])
+def test_weights_are_gathered_whole_whatever_their_rows(tmp_path, two_ranks, dims: ParallelDims):
+    """97 rows of the embeddings on two ranks: one has a row less."""
+    for wrong, sizes in two_ranks.run(make_spec(2), gathered, write_model(tmp_path, "tied"), parallel=dims):
+        assert wrong == []
+        assert max(sizes.values()) > 4096 > min(sizes.values()), "one of the first has a collective for itself"
+
+
+def gathered(worker, folder):
+    gathering.GROUP_BYTES = 4096
+    worker.load(folder)
+    ours = dict(whole_weights(all_weights(worker.policy.module.model), torch.device("cpu"), torch.bfloat16))
+    theirs = {name: whole(weight).bfloat16() for name, weight in all_weights(worker.policy.module.model)}
+    assert list(ours) == list(theirs)
+    return [name for name in ours if not torch.equal(ours[name], theirs[name])], {n: t.nbytes for n, t in ours.items()}
 
 
 def gradient_and_mesh(worker, folder):

@@ -276,3 +276,17 @@ def test_completions_for_another_host_are_ignored(hosts):
     number = host.begin(ORDER)
     assert engine.asked.acquire(timeout=10)
     assert host.news(number, 0, 0.05).groups == []
+
+
+def test_an_episode_is_found_although_its_group_never_was(hosts):
+    first = hosts()
+    attach(first)
+    (group, *_), other = [each.bundle[each.index] for each in collected(first, ORDER)], task(9)
+    played = replace(group.episodes[1], task_id=other.id, reward=float("nan"))
+    first.keep_played(ORDER, other, played)
+    first.keep_played(ORDER, other, replace(played, sample=0, trajectories=()))
+    second = hosts()
+    assert_same_episode(second.find_played(ORDER, other, 1), played)
+    assert second.find_played(ORDER, other, 0) is None, "one that failed is played again"
+    assert second.find_played(order_of(PolicyName(7, "another")), other, 1) is None
+    assert second.find(order_of(tasks=[other])) == [], "it has no reward yet"

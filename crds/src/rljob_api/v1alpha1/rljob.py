@@ -9,6 +9,7 @@ from rljob_api.v1alpha1.algorithm import Algorithm, of_preset
 from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_map
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
+from rljob_api.v1alpha1.environment import Environment
 from rljob_api.v1alpha1.gang import Gang
 from rljob_api.v1alpha1.model import Model
 from rljob_api.v1alpha1.pods import (
@@ -49,6 +50,9 @@ class RLJobSpec(ApiModel):
     sft: Sft | None = Field(None, description="Supervised fine-tuning before the first RL step.")
     rollout: Rollout = Field(default_factory=Rollout, description="Generation of responses.")
     actor: Actor = Field(default_factory=Actor, description="Optimisation of the policy.")
+    environment: Environment | None = Field(
+        None, description="What the policy plays in. The default is a single turn: it answers the prompt."
+    )
     rewards: Rewards = Field(default_factory=Rewards, description="How responses are scored.")
     training: Training = Field(description="Length and reporting of the run.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints on the run's volume.")
@@ -105,9 +109,9 @@ class RLJobSpec(ApiModel):
 
     rules = (
         Rule(
-            f"{_SFT} || self.rewards.functions.size() + self.rewards.models.size() > 0",
-            "an RL job needs a reward: set rewards.functions, for example [{name: exact, builtin: exact_match}], or"
-            " rewards.models",
+            f"{_SFT} || has(self.environment) || self.rewards.functions.size() + self.rewards.models.size() > 0",
+            "an RL job needs a reward: set rewards.functions, for example [{name: exact, builtin: exact_match}],"
+            " rewards.models, or an environment that returns one",
             "rewards.functions",
         ),
         Rule(
@@ -138,6 +142,14 @@ class RLJobSpec(ApiModel):
             "actor.tokensPerMicroBatch must be at least data.maxPromptTokens + data.maxResponseTokens, the longest"
             " sample: raise it",
             "actor.tokensPerMicroBatch",
+        ),
+        Rule(
+            "!has(self.environment) || !has(self.environment.maxEpisodeTokens)"
+            " || self.environment.maxEpisodeTokens > self.data.maxPromptTokens"
+            " && self.environment.maxEpisodeTokens <= self.actor.tokensPerMicroBatch",
+            "environment.maxEpisodeTokens must be above data.maxPromptTokens and at most actor.tokensPerMicroBatch:"
+            " change one of them",
+            "environment.maxEpisodeTokens",
         ),
         Rule(
             f"({_RANKS}) % self.actor.fsdp.replicas == 0",
@@ -213,6 +225,12 @@ class RLJobSpec(ApiModel):
         ),
         *TRANSITIONS,
     )
+
+    @property
+    def longest_sample(self) -> int:
+        """Most tokens of one trajectory."""
+        plain = self.data.max_prompt_tokens + self.data.max_response_tokens
+        return max(plain, (self.environment and self.environment.max_episode_tokens) or 0)
 
 
 class ObjectMeta(ApiModel):

@@ -35,6 +35,7 @@ def _terms(default: ApiModel, path: str) -> Iterator[str]:
 
 _UNREAD = {
     "rollout": (defaults_below(Rollout, "self.rollout"), "generates no responses"),
+    "environment": ("!has(self.environment)", "plays no episodes"),
     "rewards": (defaults_below(Rewards, "self.rewards"), "scores nothing"),
     "model.lora.merge": ("!has(self.model.lora) || !self.model.lora.merge", "sends no weights to engines"),
     "actor.miniBatchSize": ("!has(self.actor.miniBatchSize)", "makes one optimizer step of data.promptsPerStep rows"),

@@ -167,7 +167,7 @@ class Wiring:
 
     def _engines_and_host(self, origin: Origin) -> tuple[EngineClient, RolloutClient]:
         engines = EngineClient(self._context, self._engine_settings(), self._ranks)
-        host = RolloutClient(self._context, self._rollout_settings(), self._attempt, origin.durable_step)
+        host = RolloutClient(self._context, self._rollout_settings(origin), self._attempt, origin.durable_step)
         return engines, host
 
     def _rollouts(
@@ -221,7 +221,9 @@ class Wiring:
             for error in argument_errors(rollout.engine, rollout.engine_arguments, supervised=supervised):
                 raise error
 
-    def _rollout_settings(self) -> RolloutSettings:
+    def _rollout_settings(self, origin: Origin) -> RolloutSettings:
+        environment = self._spec.environment
+        now = origin.template_time(root_claim(self._volume, self._attempt)) if environment is not None else None
         return RolloutSettings(
             rewards=self._spec.rewards,
             model_dir=str(self._folder),
@@ -234,6 +236,10 @@ class Wiring:
             deterministic=self._spec.rollout.deterministic,
             engine_runs=self._spec.rollout.max_num_seqs,
             trust_remote_code=self._spec.model.trust_remote_code,
+            environment=environment,
+            episode_tokens=self._spec.longest_sample,
+            template_arguments=self._spec.data.template_arguments,
+            template_time=now.isoformat() if now is not None else "",
         )
 
     def _engine_settings(self) -> EngineSettings:

@@ -29,7 +29,12 @@ def validate(
         ours = (
             each
             for one in found.documents
-            for each in (*_wrong_data(one), *_wrong_arguments(one), *_wrong_code(one, file))
+            for each in (
+                *_wrong_data(one),
+                *_wrong_arguments(one),
+                *_wrong_code(one, file),
+                *_wrong_environment(one, file),
+            )
         )
         problems = in_order([*found.problems, *ours])
         errors += len(problems)
@@ -149,6 +154,28 @@ def _wrong_code(judged: "Judged", file: Path) -> "Iterator[Problem]":
             named = error.field or field
             place = (*at, named.rpartition(".")[2])
             yield Problem(*judged.document.locate(place, key=False), named, error.message)
+
+
+def _wrong_environment(judged: "Judged", file: Path) -> "Iterator[Problem]":
+    """Errors in the environment's code. A file that is missing here may exist in the cluster."""
+    from rljob_api.v1alpha1 import Environment
+    from rljob_api.validation import Problem
+    from rljob_trainer.environments.check import environment_errors
+    from rljob_trainer.paths import locate
+
+    place, names = ("spec", "environment"), ("path", "module", "source", "entry", "tools", "arguments")
+    if not judged.sound(*place) or any(judged.is_broken(*place, name) for name in names):
+        return
+    written = {name: value for name in names if (value := judged.sound(*place, name)) is not None}
+    environment = Environment.model_validate(written, strict=True, by_alias=True, by_name=False)
+    base_dir = file.resolve().parent
+    if environment.path is not None and not _is_here(locate(environment.path, base_dir)):
+        return
+    for error in environment_errors(environment, base_dir):
+        assert error.field is not None
+        name, _, index = error.field.split(".")[2].rstrip("]").partition("[")
+        at = (*place, name, int(index)) if index else (*place, name)
+        yield Problem(*judged.document.locate(at, key=False), error.field, error.message)
 
 
 def _is_here(path: Path) -> bool:

@@ -142,7 +142,12 @@ def schedule(c: Conversion) -> None:
 def engine(c: Conversion) -> None:
     c.put("rollout.engine", "vllm" if c.get("use_vllm", default=False) else "hf")
     if c.get("use_vllm", default=False) and c.get("vllm_importance_sampling_correction", default=True):
-        c.left["vllm_importance_sampling_correction"] = "TRL's default; rollouts are not corrected"
+        c.left["vllm_importance_sampling_correction"] = "TRL's default: choose a preset in algorithm.rolloutCorrection"
+    if c.get("use_peft", default=False):
+        c.put("model.lora.rank", c.number("lora_r", 16))
+        c.put("model.lora.alpha", c.number("lora_alpha", 32))
+        c.put("model.lora.dropout", c.number("lora_dropout", 0.05))
+        c.put("model.lora.targetModules", c.get("lora_target_modules"))
     if not c.get("gradient_checkpointing", default=True):
         c.put("actor.recompute", "none")
 

@@ -79,7 +79,6 @@ ONLY: Final = (
     Only("eval_delay", (0,), "validation begins at training.validateEvery"),
     Only("load_best_model_at_end", (False,), "set checkpoint.keepBest, and export that step"),
     Only("push_to_hub", (False,), "use `rljob export`, then upload the folder"),
-    Only("use_peft", (False,), "all weights train"),
     Only("load_in_*bit", (False,), "weights are not quantized"),
     Only("deepspeed", (), "the trainer is FSDP2"),
     Only("dataset_config", (), "write org/name?config=NAME in data.train"),

@@ -17,6 +17,7 @@ ADVANTAGES: Final = {
     "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
     "rloo": "rloo",
     "rloo_vectorized": "rloo",
+    "remax": "remax",
     "opo": "opo",
     "gpg": "gpg",
 }

@@ -35,7 +35,9 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 
 class ChatFormat:
-    """arguments: of the template (data.templateArguments). now: the time that the template sees; None for the present.
+    """end: the token that ends the assistant's turn.
+
+    arguments: of the template (data.templateArguments). now: the time that the template sees; None for the present.
 
     Raises DataError if the tokenizer has no template, or the template does not read an argument.
     """
@@ -52,7 +54,7 @@ class ChatFormat:
         check_arguments(self._arguments)
         _check_read(self._arguments, str(tokenizer.chat_template))
         self._arguments["strftime_now"] = (now or datetime.now(UTC)).strftime
-        self._end = turn_end(tokenizer)
+        self.end = turn_end(tokenizer)
 
     def render(self, messages: Sequence[Message], tools: Tools = None) -> str:
         """The prompt as the model sees it, up to where its response begins.
@@ -62,6 +64,10 @@ class ChatFormat:
         """
         continues = self._continues and messages[-1]["role"] == "assistant"
         return self._apply(messages, tools, **{CONTINUE if continues else "add_generation_prompt": True})
+
+    def render_whole(self, messages: Sequence[Message], tools: Tools = None) -> str:
+        """The conversation as it is, with nothing behind its last message. Raises BadRow as render."""
+        return self._apply(messages, tools)
 
     def render_answered(self, messages: Sequence[Message], answer: Message, tools: Tools = None) -> tuple[str, str]:
         """Prompt and answer as the template renders them: the text before the answer, and the whole text.
@@ -111,12 +117,12 @@ class ChatFormat:
         prompt, answer = len(before), texts[1][len(texts[0]) :]
         # A token may span the border; the policy's own answers begin after the prompt's last token.
         target = whole[prompt:] if whole[:prompt] == before else self.encode([answer])[0]
-        if self._end in target:
-            return before + target[: len(target) - target[::-1].index(self._end)], prompt
+        if self.end in target:
+            return before + target[: len(target) - target[::-1].index(self.end)], prompt
         target = self.encode([answer.rstrip()])[0]
         if target[-1] in self.tokenizer.added_tokens_decoder:  # such as the end of a call of a tool
             return before + target, prompt
-        return before + target + [self._end], prompt  # instead of the new line with which this template ends a turn
+        return before + target + [self.end], prompt  # instead of the new line with which this template ends a turn
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from rljob_trainer.types import Episode, Ids, Task
 class Policy(Protocol):
     """The policy, as one episode sees it.
 
-    sample: which attempt at the task this episode is. temperature: at which it samples.
+    sample: which attempt at the task this episode is. temperature: at which it samples. max_tokens: most of a turn.
     """
 
     @property
@@ -19,9 +19,18 @@ class Policy(Protocol):
     @property
     def temperature(self) -> float: ...
 
-    async def generate(self, token_ids: Ids) -> Completion:
-        """The policy's next turn after these tokens [T], exactly as an engine sampled it."""
+    @property
+    def max_tokens(self) -> int: ...
+
+    async def generate(self, token_ids: Ids, max_tokens: int | None = None) -> Completion:
+        """The policy's next turn after these tokens [T], exactly as an engine sampled it.
+
+        max_tokens: fewer than a turn may have otherwise.
+        """
+
+    def restart(self) -> None:
+        """The episode is played again from its first turn, with the same seeds."""
 
 
 Environment = Callable[[Task, Policy], Awaitable[Episode]]
-"""Plays one episode. It never scores it: rewards do, unless the environment sets turn rewards."""
+"""Plays one episode. It never scores it: rewards do, which add to the reward that the environment sets."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import ResolvedSpec
-from rljob_api.v1alpha1.rewards import RewardFunction
 from rljob_trainer.paths import locate
 
 # What changes speed and memory alone; a field that is not named here counts.
@@ -29,6 +28,7 @@ _ROLLOUT_SPEED = {
 }
 _ACTOR_SPEED = {"tokens_per_micro_batch", "recompute", "compile", "fsdp"}
 _MODEL_SPEED = {"timeout", "lost_after", "replicas", "gpus_per_replica", "cpu", "memory", "template"}
+_ENVIRONMENT_SPEED = {"processes", "python", "timeout", "deadline"}
 _REWARDS_SPEED: Any = {"processes": True, "models": {"__all__": _MODEL_SPEED}}
 
 
@@ -80,9 +80,21 @@ def rollout_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
     """
     rollout = spec.rollout.model_dump(mode="json", exclude=_ROLLOUT_SPEED)
     rewards = spec.rewards.model_dump(mode="json", exclude=_REWARDS_SPEED)
-    sources = [_source(function, base_dir) for function in spec.rewards.functions]
+    sources = [_source(function.path, function.module, base_dir) for function in spec.rewards.functions]
     settings = _json(_dump(spec.model), spec.data.max_response_tokens, rollout, rewards)
-    return content_hash("rollout", settings, *sources)
+    return content_hash("rollout", settings, *sources, *_environment(spec, base_dir))
+
+
+def _environment(spec: ResolvedSpec, base_dir: Path) -> list[str | bytes]:
+    """What of spec.environment decides an episode."""
+    environment = spec.environment
+    if environment is None:
+        return []
+    settings = environment.model_dump(mode="json", exclude=_ENVIRONMENT_SPEED)
+    return [
+        _json(settings, spec.longest_sample, spec.data.template_arguments),
+        _source(environment.path, environment.module, base_dir),
+    ]
 
 
 def step_fingerprint(spec: ResolvedSpec, update: str, rollout: str) -> str:
@@ -93,12 +105,12 @@ def step_fingerprint(spec: ResolvedSpec, update: str, rollout: str) -> str:
     return content_hash("step", update, rollout, str(spec.data.prompts_per_step))
 
 
-def _source(function: RewardFunction, base_dir: Path) -> bytes:
-    """The file of reward code that lies beside the job. A missing one is for the loader to name."""
-    candidates = [locate(function.path, base_dir)] if function.path else []
-    if function.module:
-        module = base_dir.joinpath(*function.module.split("."))
-        candidates = [module.with_name(f"{module.name}.py"), module / "__init__.py"]
+def _source(path: str | None, module: str | None, base_dir: Path) -> bytes:
+    """The file of the user's code that lies beside the job. A missing one is for the loader to name."""
+    candidates = [locate(path, base_dir)] if path else []
+    if module:
+        place = base_dir.joinpath(*module.split("."))
+        candidates = [place.with_name(f"{place.name}.py"), place / "__init__.py"]
     return next((path.read_bytes() for path in candidates if path.is_file()), b"")
 
 

@@ -91,6 +91,7 @@ def encode_made(made: Made, task: Task) -> bytes:
         "reward": episode.reward,
         "components": dict(episode.components),
         "counts": dict(episode.counts),
+        "reason": episode.reason,
         "turnRewards": None if episode.turn_rewards is None else len(episode.turn_rewards),
         "error": made.error,
         "trajectories": [
@@ -142,6 +143,7 @@ def decode_made(record: bytes, task: Task) -> Made:
         components=header["components"],
         turn_rewards=None if count is None else arrays.take(count, "<f4"),
         counts=header["counts"],
+        reason=header["reason"],
     )
     return Made(key, policies, episode, header["error"])
 

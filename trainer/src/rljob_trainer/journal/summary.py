@@ -4,24 +4,27 @@ import numpy as np
 
 from rljob_trainer.journal.fingerprint import content_hash
 from rljob_trainer.journal.record import prompt_hash
-from rljob_trainer.types import Group, GroupSummary, Trajectory, stacked
+from rljob_trainer.types import NOT_SAMPLED, Group, GroupSummary, Trajectory, stacked
 
 
 def summarise(group: Group) -> GroupSummary:
     """The group's rewards, lengths and digest."""
-    trajectories = [(owner, part) for owner, each in enumerate(group.episodes) for part in each.trajectories]
+    episodes = [episode for episode in group.episodes if episode.trajectories]
+    trajectories = [(owner, part) for owner, each in enumerate(episodes) for part in each.trajectories]
     return GroupSummary(
         task_id=group.task.id,
-        rewards=np.array([episode.reward for episode in group.episodes], dtype=np.float32),
-        components=stacked([episode.components for episode in group.episodes]),
+        rewards=np.array([episode.reward for episode in episodes], dtype=np.float32),
+        components=stacked([episode.components for episode in episodes]),
         owners=tuple(owner for owner, _ in trajectories),
         tokens=tuple(len(part.token_ids) for _, part in trajectories),
         loss_tokens=tuple(part.loss_tokens for _, part in trajectories),
         prompt_tokens=len(group.task.token_ids),
-        truncated=tuple(episode.trajectories[-1].truncated for episode in group.episodes),
-        oldest_version=min(episode.oldest_version for episode in group.episodes),
+        truncated=tuple(episode.trajectories[-1].truncated for episode in episodes),
+        oldest_version=min((episode.oldest_version for episode in episodes), default=NOT_SAMPLED),
         digest=group_digest(group),
         error=group.error,
+        counts=stacked([episode.counts for episode in episodes]),
+        failed=len(group.episodes) - len(episodes),
         baseline=None if group.baseline is None else group.baseline.reward,
     )
 

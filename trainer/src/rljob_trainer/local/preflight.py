@@ -12,6 +12,7 @@ from rljob_trainer.data.rows import peek
 from rljob_trainer.data.sources import prompt_rows, supervised_rows
 from rljob_trainer.data.torchless import import_transformers
 from rljob_trainer.engines.registry import ENGINES, argument_errors
+from rljob_trainer.environments.check import check_environment
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
@@ -34,6 +35,8 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
     _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):
         check_code(function, base_dir, f"spec.rewards.functions[{index}]")
+    if spec.environment is not None:
+        check_environment(spec.environment, base_dir)
 
 
 def _check_model(spec: ResolvedSpec, base_dir: Path) -> None:

@@ -32,6 +32,13 @@ def reward_metrics(groups: Sequence[GroupSummary]) -> Metrics:
     return metrics | {f"reward/{name}": mean for name, mean in _component_means(groups).items()}
 
 
+def episode_metrics(groups: Sequence[GroupSummary]) -> Metrics:
+    """What environments counted, over episodes; nothing if there are no environments."""
+    means = _means_of([group.counts for group in groups])
+    failed = {names.EPISODES_FAILED: float(sum(group.failed for group in groups))}
+    return {f"episode/{name}": mean for name, mean in means.items()} | failed if means else {}
+
+
 def baseline_metrics(groups: Sequence[GroupSummary]) -> Metrics:
     """Mean reward of the greedy answers; nothing without them."""
     rewards = [group.baseline for group in groups if group.baseline is not None]
@@ -62,9 +69,14 @@ def _means(name: str, groups: Sequence[GroupSummary]) -> Metrics:
 
 def _component_means(groups: Sequence[GroupSummary]) -> Metrics:
     """Of each reward and logged number, over the episodes that have it."""
+    return _means_of([group.components for group in groups])
+
+
+def _means_of(groups: Sequence[Mapping[str, Floats]]) -> Metrics:
+    """groups: of each, [episodes] by name; NaN where an episode lacks the number."""
     means = {}
-    for name in {name for group in groups for name in group.components}:
-        values = np.concatenate([group.components[name] for group in groups if name in group.components])
+    for name in {name for group in groups for name in group}:
+        values = np.concatenate([group[name] for group in groups if name in group])
         known = values[~np.isnan(values)]
         if known.size:
             means[name] = float(known.mean())

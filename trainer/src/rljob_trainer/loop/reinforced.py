@@ -29,6 +29,7 @@ from rljob_trainer.loop.metrics import (
     Metrics,
     all_rewards,
     baseline_metrics,
+    episode_metrics,
     length_metrics,
     recovery_metrics,
     reward_metrics,
@@ -165,6 +166,7 @@ class ReinforcedSteps:
         trained = kept or left
         metrics = reward_metrics(_summaries(trained)) | length_metrics(_summaries(trained))
         metrics |= baseline_metrics(_summaries(trained))
+        metrics |= episode_metrics(_summaries(trained))
         metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
         metrics[names.GROUPS_TRIED_AGAIN] = float(len(again))
         metrics[names.GROUPS_OUT_OF_BOUNDS] = float(len(outside))

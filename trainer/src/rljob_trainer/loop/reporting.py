@@ -14,6 +14,7 @@ from rljob_trainer.progress.answers import question
 from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
+from rljob_trainer.progress.transcript import episode_row
 from rljob_trainer.rollouts.calls import GroupRef
 from rljob_trainer.types import Group, Ids, Trajectory
 from rljob_trainer.volume import Volume
@@ -85,18 +86,21 @@ class Reporting:
             self._progress.validated(metrics[names.VALIDATION_REWARD])
 
     def samples(self, step: int, groups: Sequence[GroupRef]) -> None:
-        """Write the first episode of each of the first tasks."""
+        """Write the first episode of each of the first tasks, and the text that rewards see of it."""
         shown = groups[:SAMPLES_SHOWN]
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:
             for each, group in zip(shown, self.fetch(shown), strict=True):
+                first = next(episode for episode in group.episodes if episode.trajectories)
                 row = {
                     "step": step,
                     "prompt": self._text(group.task.token_ids),
                     "question": question(group.task.messages),
-                    "response": self._response(group.trajectories[0]),
+                    "response": self._response(first.trajectories[-1]),
                     "groundTruth": group.task.ground_truth,
                     "reward": float(each.summary.rewards[0]),
+                    "task": group.task.id,
+                    "episode": episode_row(first, self._decode),
                 }
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
@@ -124,6 +128,9 @@ class Reporting:
         """The text that rewards see."""
         ends = end_ids(self._root / "model") | set(as_ids(self._tokenizer.eos_token_id))
         return str(self._tokenizer.decode(trajectory.response_ids(ends), clean_up_tokenization_spaces=False))
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(token_ids, clean_up_tokenization_spaces=False))
 
     def _text(self, token_ids: Ids) -> str:
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))

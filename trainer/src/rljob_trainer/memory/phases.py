@@ -7,7 +7,8 @@
 Moments of the update: the output head's backward pass (activations of all blocks); that of the last block (the same,
 or its own computed again); that of the first block (one block's activations, gradients of all others); the end, where
 FSDP reduces what is outside of the blocks in float32; the optimizer's step. While a pass runs, gradients exist if it is
-not the minibatch's first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter.
+not the minibatch's first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter. One rank alone
+reduces nothing, and casts all weights as a pass begins (rank/casting.py).
 https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 
 With an adapter all of that is the adapter's: the model below it is frozen, in bfloat16 and without gradients, and an
@@ -73,6 +74,7 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
     """Of an update, besides what a rank keeps."""
     gradients = 0 if work.host_weights else 4 * size.trained // work.shards
     earlier = gradients if work.accumulates else 0
+    alone = work.shards == 1 and not work.host_weights
     blocks = 2 * (min(3, size.layers) if work.reshard else size.layers) * size.layer
     matrix, layer, root = size.vocabulary * size.hidden, size.layer, size.root  # of which gradients exist
     if size.adapter:
@@ -83,7 +85,7 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
     every = inputs if work.recompute else block * size.layers
     working = (block if work.recompute else 0) + 2 * size.widest * work.tokens
     logits = 2 * min(work.tokens * size.vocabulary, _HEAD_ELEMENTS)
-    gathered = {"gathered weights": 2 * size.root + blocks}
+    gathered = {"gathered weights": 2 * size.trained if alone else 2 * size.root + blocks}
     in_blocks = gathered | {"gradients on their way": 2 * (matrix + layer)}
     return [
         # the gradient of the head's weights in float32 and in bfloat16
@@ -92,8 +94,9 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
         {"gradients": gradients, **in_blocks, "activations": block + between + 2 * size.widest * work.tokens},
         {
             "gradients": gradients,
-            "gathered weights": 2 * size.root,
-            "gradients on their way": 2 * matrix + 10 * root,  # bfloat16, and FSDP's input and output in float32
+            "gathered weights": 2 * (size.trained if alone else size.root),
+            # bfloat16, and FSDP's input and output in float32
+            "gradients on their way": 2 * matrix + (0 if alone else 10 * root),
         },
         {"gradients": gradients, "optimizer's slice": _slice(size, work)},
     ]

@@ -51,7 +51,7 @@ def rank_remedy(phase: RankPhase, held: Held, spec: ResolvedSpec) -> Remedy:
 
 
 def _fewer_activations(spec: ResolvedSpec) -> Remedy:
-    actor, longest = spec.actor, spec.data.max_prompt_tokens + spec.data.max_response_tokens
+    actor, longest = spec.actor, spec.longest_sample
     if actor.recompute == "none":
         return Remedy("spec.actor.recompute", "set it to layer")
     half = max(-(-actor.tokens_per_micro_batch // 2048) * 1024, longest)

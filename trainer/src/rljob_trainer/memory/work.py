@@ -49,7 +49,7 @@ class Work:
 def work_of(spec: ResolvedSpec) -> Work:
     actor, data, rollout, lora = spec.actor, spec.data, spec.rollout, spec.model.lora
     copied = lora is None or bool(spec.sft or lora.path or spec.algorithm.kl.refresh_every)
-    longest = data.max_prompt_tokens + data.max_response_tokens
+    longest = spec.longest_sample
     samples = data.prompts_per_step if spec.supervised_only else actor.mini_batch_size * rollout.samples_per_prompt
     each = -(-samples // spec.ranks) * longest  # tokens of a rank in a minibatch, at most
     return Work(

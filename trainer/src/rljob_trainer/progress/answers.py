@@ -27,7 +27,7 @@ class Answer:
 
 def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
     """(first step, last step, answers), for at most `most` prompts; no answers before the second validation."""
-    rows = [row for attempt in range(1, last_attempt(volume) + 1) for row in _rows(volume, attempt)]
+    rows = sample_rows(volume)
     steps = sorted({row["step"] for row in rows})
     if len(steps) < 2:
         return 0, 0, []
@@ -38,6 +38,11 @@ def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
         if prompt in last
     ]
     return steps[0], steps[-1], answers[:most]
+
+
+def sample_rows(volume: Volume) -> list[Mapping[str, Any]]:
+    """What Reporting.samples wrote, of all attempts."""
+    return [row for attempt in range(1, last_attempt(volume) + 1) for row in _rows(volume, attempt)]
 
 
 def question(messages: Sequence[Message]) -> str:

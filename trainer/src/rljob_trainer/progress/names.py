@@ -4,6 +4,7 @@ A line of metrics is one step: {"step": 12, "stage": "rl", "time": 1760000000.0,
 supervised steps too. Each reward adds `reward/NAME`, and each number that a function returns `reward/NAME/NUMBER`; so
 in `validation/reward/...`. Each entry of rolloutRs adds `rollout_corr/rollout_rs_ENTRY_...`. A validation of several
 data sources also has `validation/SOURCE/reward` and the same below.
+An environment adds `episode/NAME` for each number that it logs.
 """
 
 from dataclasses import dataclass
@@ -116,6 +117,13 @@ GROUPS_TRIED_AGAIN = _metric(
 )
 GROUPS_BASELINE = _metric("groups/baseline_reward", "", "Mean reward of the greedy answers that are remax's baselines")
 GROUPS_DROPPED = _metric("groups/dropped", "groups", "Groups left out because a reward failed")
+EPISODES_FAILED = _metric(
+    "episode/failed", "episodes", "Episodes left out because their environment failed twice, or by onOverflow: drop"
+)
+EPISODE_TURNS = _metric("episode/turns", "turns", "Mean number of the policy's turns in an episode")
+EPISODE_SPLITS = _metric(
+    "episode/splits", "trajectories", "Mean number of times that an episode's history was rewritten, so it was split"
+)
 RECOVERY_JOURNALED_GROUPS = _metric(
     "recovery/journaled_groups", "groups", "Groups taken from the rollout journal after a failure"
 )

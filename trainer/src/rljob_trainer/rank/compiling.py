@@ -48,6 +48,7 @@ def _missing(device_type: str) -> str | None:
 
 def compile_layers(layers: Sequence[nn.Module]) -> None:
     """Compile what each layer computes, in place, when it first runs."""
+    torch._dynamo.config.specialize_float = True  # noqa: SLF001  else a norm's epsilon is a tensor, read in each call
     for layer in layers:
         plain_linear_layers(layer)
         for adapted in adapted_layers(layer).values():

@@ -1,5 +1,6 @@
 """What a rank holds of GPU memory: measured, given back, and named if it did not suffice."""
 
+import math
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -8,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.memory.explained import explained
-from rljob_trainer.memory.held import Held
+from rljob_trainer.memory.held import GIB, Held
 from rljob_trainer.memory.rank_advice import HOST, REST, RankPhase, rank_error
 from rljob_trainer.rank.models.role import ModelRole
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from rljob_trainer.rank.rank import Rank
 
 P = ParamSpec("P")
+
+_MARGIN = 4 * GIB
+"""For what engines take beside their share as they wake, and for tensors on their way."""
 R = TypeVar("R")
 
 
@@ -38,6 +43,23 @@ def give_back(device: torch.device) -> None:
     """Free what torch's allocator keeps of the GPU for later tensors: another process needs it."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def give_back_for_engines(device: torch.device, spec: ResolvedSpec) -> None:
+    """`give_back`, unless engines and buckets find room beside what the allocator keeps: freed blocks cost the next
+    update an allocation each.
+    """
+    if device.type == "cuda" and torch.cuda.mem_get_info()[0] < _wanted_by_engines(device, spec):
+        give_back(device)
+
+
+def _wanted_by_engines(device: torch.device, spec: ResolvedSpec) -> float:
+    """Bytes. Engine hf takes what its sequences need, which is unknown."""
+    rollout = spec.rollout
+    if rollout.engine != "vllm":
+        return math.inf
+    total = torch.cuda.get_device_properties(device).total_memory
+    return rollout.gpu_memory_utilization * total + 2 * (rollout.weight_sync.bucket_mib << 20) + _MARGIN
 
 
 def held_by(rank: "Rank") -> dict[str, int]:

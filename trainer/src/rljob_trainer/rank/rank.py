@@ -37,7 +37,7 @@ from rljob_trainer.rank.compiling import compiled_graphs
 from rljob_trainer.rank.correcting import correction_of, rejection_of, weigh
 from rljob_trainer.rank.forward import Policy, score_only
 from rljob_trainer.rank.masking import without_rejected
-from rljob_trainer.rank.memory import give_back, in_phase
+from rljob_trainer.rank.memory import give_back, give_back_for_engines, in_phase
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import Reference, reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
@@ -251,7 +251,7 @@ class Rank(RankCalls):
         self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, whole: bool, *_updated: Updated,
     ) -> Sent:  # fmt: skip
-        give_back(self.device)  # the first call below wakes the engines
+        give_back_for_engines(self.device, self.spec)  # the first call below wakes them
         dtype = compute_dtype(self.spec, self.device.type)
         network = self.policy.module.model
         size = bucket_bytes(network, self.spec, whole, COMPUTE_DTYPES[dtype])

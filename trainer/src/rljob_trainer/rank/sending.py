@@ -13,6 +13,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.lora.files import PREFIX, is_adapter
 from rljob_trainer.lora.layers import LoraLinear, adapted_layers, merged
+from rljob_trainer.rank.gathering import whole_weights
 from rljob_trainer.rank.results import Sent
 from rljob_trainer.types import Ids
 from rljob_trainer.weights.bucket import BucketDescriptor, aligned
@@ -58,32 +59,30 @@ def sent_tensors(
         tensors = _weights(network, adapted, device, dtype)
         yield from as_saved(network, tensors) if ENGINES[spec.rollout.engine].reads_saved_names else tensors
     if lora is not None and not lora.merge:
-        for name, parameter in network.named_parameters():
-            if is_adapter(name):
-                yield f"{PREFIX}{name}", _gathered(parameter, device, dtype)
+        adapter = (named for named in network.named_parameters() if is_adapter(named[0]))
+        yield from ((f"{PREFIX}{name}", tensor) for name, tensor in whole_weights(adapter, device, dtype))
 
 
 def _weights(
     network: nn.Module, adapted: Mapping[str, LoraLinear], device: torch.device, dtype: torch.dtype
 ) -> Iterator[tuple[str, Tensor]]:
     """All weights but those of the adapter. adapted: layers whose adapter is added to their weight."""
-    for name, weight in all_weights(network):
-        if is_adapter(name):
-            continue
-        tensor = _gathered(weight, device, dtype if weight.is_floating_point() else None)
+    own = (named for named in all_weights(network) if not is_adapter(named[0]))
+    for name, tensor in whole_weights(own, device, dtype):
         layer = adapted.get(name.removesuffix(".weight"))
-        if layer is not None:
-            down, up = (_gathered(each.weight, device, None) for each in (layer.lora_A, layer.lora_B))
-            tensor = merged(tensor, down, up, layer.scale)
-        yield name, tensor
+        if layer is None:
+            yield name, tensor
+            continue
+        down, up = (_gathered(each.weight, device) for each in (layer.lora_A, layer.lora_B))
+        yield name, merged(tensor, down, up, layer.scale)
 
 
-def _gathered(weight: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
-    """Cast first: half the bytes cross between ranks. A rank alone has the whole tensor, which takes no collective."""
+def _gathered(weight: Tensor, device: torch.device) -> Tensor:
+    """A matrix of an adapter in its own type. A rank alone has the whole tensor, which takes no collective."""
     tensor = weight.detach()
     if isinstance(tensor, DTensor) and tensor.device_mesh.size() == 1:
-        return tensor.to_local().to(device, dtype)
-    tensor = tensor.to(device, dtype)
+        return tensor.to_local().to(device)
+    tensor = tensor.to(device)
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

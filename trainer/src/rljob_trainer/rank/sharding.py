@@ -15,6 +15,7 @@ from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import JobError
 from rljob_trainer.lora.layers import adapt
+from rljob_trainer.rank.casting import CastWeights
 from rljob_trainer.rank.compiling import compile_layers, compiles
 from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.loading import adapter_weights, empty_model, full_weights
@@ -27,8 +28,8 @@ COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32":
 def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, trainable: bool) -> Policy:
     """A policy of `folder`'s shape, sharded over `mesh`, its weights not yet written.
 
-    One rank alone in float32 has nothing to gather, cast or reduce: its parameters stay plain tensors,
-    which saves FSDP's hooks and copies.
+    One rank alone has nothing to gather or reduce: its parameters stay plain tensors, and casting.py computes in
+    another dtype than theirs, which saves FSDP's hooks and copies. Only weights in host memory take FSDP there.
 
     Trainable: float32 master weights. Frozen (a reference, or a model with an adapter): weights in the compute dtype,
     which is all they need.
@@ -76,8 +77,10 @@ def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dt
     layers = decoder_layers(policy.model)
     if compiles(spec, mesh.device_type):
         compile_layers(layers)
-    if mesh.size() == 1 and dtype is torch.float32 and not offloads:
+    if mesh.size() == 1 and not offloads:
         policy.to(mesh.device_type)
+        if dtype is not torch.float32:
+            CastWeights(policy, layers, dtype)
         return
     for layer in layers:
         fully_shard(

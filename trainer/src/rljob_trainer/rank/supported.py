@@ -27,7 +27,7 @@ _UNLIKE_IN_VLLM = {"doge": "the masks of Doge's heads"}
 def max_model_len(spec: ResolvedSpec) -> int:
     """Length in tokens of the longest sequence in an engine: a sample or a probe."""
     probe = ENGINES[spec.rollout.engine].probe
-    return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
+    return max(spec.longest_sample, probe.length + probe.tokens)
 
 
 def load_config(folder: Path, *, trust_remote_code: bool) -> "PreTrainedConfig":
@@ -53,7 +53,7 @@ def check_supported(config: "PreTrainedConfig", spec: ResolvedSpec) -> None:
     if getattr(config, "quantization_config", None) is not None:
         raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
     longest = getattr(config, "max_position_embeddings", None)
-    if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:
+    if longest is not None and longest < spec.longest_sample:
         raise DataError(
             f"the model's context has {longest} tokens; lower data.maxPromptTokens or data.maxResponseTokens",
             field="spec.data.maxResponseTokens",

@@ -44,7 +44,7 @@ def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
     """
     if setup.builtin is not None:
         return load_builtin(setup.builtin, setup.arguments, field)
-    module = _module(setup, base_dir, field)
+    module = load_module(setup, base_dir, field)
     function = getattr(module, setup.function, None)
     if not callable(function):
         defined = [name for name, value in vars(module).items() if inspect.isfunction(value)]
@@ -95,7 +95,8 @@ def _wrong_arguments(name: str, kind: Any, error: "ValidationError") -> Iterator
             yield f"{place}: {message}" if place else message
 
 
-def _module(setup: FunctionSetup, base_dir: Path, field: str) -> ModuleType:
+def load_module(setup: FunctionSetup, base_dir: Path, field: str) -> ModuleType:
+    """The module of `setup`, whose file is registered. Raises LoadError for code that cannot be loaded."""
     origin = "path" if setup.path else "module" if setup.module else "source"
     try:
         file = _file(setup, base_dir)

@@ -15,11 +15,15 @@ _EXCERPT = 60
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One response to score. Functions receive tokens and truncated in extra_info."""
+    """One response to score. Functions receive the other fields in extra_info.
+
+    answers: the text of each turn; None in a job without an environment.
+    """
 
     text: str
     tokens: int
     truncated: bool = False
+    answers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

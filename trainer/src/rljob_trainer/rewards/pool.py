@@ -186,6 +186,8 @@ class _Group:
     def call(self, index: int) -> Call:
         response = self._responses[index]
         extra_info = {**self._task.extra_info, "response_tokens": response.tokens, "truncated": response.truncated}
+        if response.answers is not None:
+            extra_info["answers"] = list(response.answers)
         return Call(self._task.data_source, response.text, self._task.ground_truth, extra_info)
 
     def store(self, index: int, scores: Scores) -> None:

@@ -1,14 +1,17 @@
 """Scores the episodes of a group with all rewards of a job. Imports no torch, to save memory."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
 
-from rljob_api.v1alpha1 import Rewards
+from rljob_api.v1alpha1 import Environment, Rewards
 from rljob_trainer.engines.ends import as_ids, end_ids, eos_token
+from rljob_trainer.errors import RewardError
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response, summed
 from rljob_trainer.rewards.pool import RewardPool
@@ -17,6 +20,9 @@ from rljob_trainer.types import Episode, Group, Task
 
 Decode = Callable[[Sequence[int]], str]
 
+ENVIRONMENT = "environment"
+"""Name of the component that an environment returned."""
+
 
 class Scorer:
     """The reward functions and reward models of a job.
@@ -24,6 +30,7 @@ class Scorer:
     model_dir: with the tokenizer, as its save_pretrained wrote it, and the configuration that names end tokens.
     trust_remote_code: model.trustRemoteCode.
     base_dir: base of relative paths of reward files. urls: servers of the reward models, by name.
+    environment: spec.environment; with one, functions also get the text of each turn.
 
     Raises:
         RewardError: a function cannot be loaded, or a scorePattern is invalid.
@@ -33,8 +40,10 @@ class Scorer:
 
     def __init__(
         self, rewards: Rewards, model_dir: Path, base_dir: Path, urls: Mapping[str, str], log: Path | None = None,
-        *, trust_remote_code: bool = False,
+        *, trust_remote_code: bool = False, environment: Environment | None = None,
     ) -> None:  # fmt: skip
+        self._plays = environment is not None
+        self._whole_groups = environment is not None and environment.on_error == "drop_group"
         self._decode, self._ends = _decoder(model_dir, trust_remote_code=trust_remote_code)
         self._parts: list[RewardPool | RewardModels] = []
         if rewards.models:
@@ -47,10 +56,27 @@ class Scorer:
 
         Raises:
             RewardError, InfrastructureError: as RewardPool.submit and RewardModels.submit.
+            RewardError: nothing gives an episode a reward.
         """
-        responses = [self._response(episode) for episode in episodes]
+        if self._plays and (error := self._unusable(episodes)) is not None:
+            return Group(task, tuple(episodes), error)
+        played = [episode for episode in episodes if episode.trajectories]
+        responses = [self._response(episode) for episode in played]
         scores = [asyncio.wrap_future(part.submit(task, responses)) for part in self._parts]
-        return scored(task, episodes, summed(await asyncio.gather(*scores)))
+        return scored(
+            task, episodes, summed(await asyncio.gather(*scores)) if scores else _by_environment(task, played)
+        )
+
+    def _unusable(self, episodes: Sequence[Episode]) -> str | None:
+        """Why the group of these episodes cannot be used, whatever their rewards are."""
+        out = [episode for episode in episodes if not episode.trajectories]
+        trained = any(part.loss_tokens for episode in episodes for part in episode.trajectories)
+        if out and (self._whole_groups or not trained):
+            first = out[0]
+            return (
+                f"{len(out)} of {len(episodes)} episodes failed, such as {first.task_id}/{first.sample}: {first.reason}"
+            )
+        return None if trained else "no episode has tokens to train on"
 
     def close(self) -> None:
         """End the reward processes and requests to reward models; blocks until they are gone."""
@@ -64,7 +90,17 @@ class Scorer:
         """
         last = episode.trajectories[-1]
         tokens = sum(turn.end - turn.start for turn in last.turns)
-        return Response(self._decode(last.response_ids(self._ends)), tokens=tokens, truncated=last.truncated)
+        answers = self._answers(episode) if self._plays else None
+        text = self._decode(last.response_ids(self._ends))
+        return Response(text, tokens=tokens, truncated=last.truncated, answers=answers)
+
+    def _answers(self, episode: Episode) -> tuple[str, ...]:
+        """The text of each turn, of all trajectories."""
+        return tuple(
+            self._decode(replace(part, turns=(turn,)).response_ids(self._ends))
+            for part in episode.trajectories
+            for turn in part.turns
+        )
 
 
 def by_environment(rewards: Rewards) -> Iterable[list[int]]:
@@ -76,16 +112,33 @@ def by_environment(rewards: Rewards) -> Iterable[list[int]]:
 
 
 def scored(task: Task, episodes: Sequence[Episode], score: GroupScore) -> Group:
-    """The group of `episodes` with the rewards of `score`, [episodes]."""
-    rewarded = tuple(
-        replace(
-            episode,
-            reward=float(score.rewards[index]),
-            components={name: float(values[index]) for name, values in score.components.items()},
+    """The group of `episodes` with the rewards of `score`, [episodes that have trajectories], and their own."""
+    indices = iter(range(len(score.rewards)))
+
+    def rewarded(episode: Episode) -> Episode:
+        if not episode.trajectories:
+            return episode
+        index, own = next(indices), episode.reward
+        components = {name: float(values[index]) for name, values in score.components.items()}
+        if math.isnan(own):
+            return replace(episode, reward=float(score.rewards[index]), components=components)
+        return replace(episode, reward=float(score.rewards[index]) + own, components=components | {ENVIRONMENT: own})
+
+    return Group(task, tuple(map(rewarded, episodes)), score.error)
+
+
+def _by_environment(task: Task, played: Sequence[Episode]) -> GroupScore:
+    """The score of rewards that there are none of: an episode that was cut off before it had one has 0.
+
+    Raises RewardError for another episode without a reward of its own.
+    """
+    if any(math.isnan(episode.reward) and episode.status != "truncated" for episode in played):
+        raise RewardError(
+            f"the environment returned no reward for prompt {task.id}, and no function or model scores it: return one,"
+            " or set rewards.functions",
+            field="spec.environment",
         )
-        for index, episode in enumerate(episodes)
-    )
-    return Group(task, rewarded, score.error)
+    return GroupScore(task.id, np.zeros(len(played), np.float32))
 
 
 def _decoder(folder: Path, *, trust_remote_code: bool) -> tuple[Decode, set[int]]:

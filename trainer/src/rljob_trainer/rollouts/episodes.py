@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rljob_trainer.engines.calls import Delivery
 from rljob_trainer.engines.engine import Completion
@@ -24,6 +24,18 @@ from rljob_trainer.types import Episode, Group, Ids, Sampling, Task
 from rljob_trainer.workers.worker import Worker
 
 T = TypeVar("T")
+
+
+class Diary(Protocol):
+    """The journal of finished episodes that are not scored yet; called in threads.
+
+    find_played: the episode of a task and a sample, if it was played for the same policy before.
+    """
+
+    def find_played(self, order: Order, task: Task, sample: int) -> Episode | None: ...
+
+    def keep_played(self, order: Order, task: Task, episode: Episode) -> None: ...
+
 
 Keep = Callable[[Order, Sequence[Group]], list[GroupRef]]
 """Makes finished groups safe and returns their references; called in a thread of its own."""
@@ -40,7 +52,11 @@ def turn_seed(job_seed: int, task_id: str, sample: int, turn: int) -> int:
 
 @dataclass(slots=True)
 class EpisodePolicy:
-    """environment.Policy of one episode. heard: called with each completion."""
+    """environment.Policy of one episode.
+
+    heard: called with each completion.
+    shares: episodes of a task that ask for the same turn share a request.
+    """
 
     generation: Generation
     task: Task
@@ -48,18 +64,28 @@ class EpisodePolicy:
     sampling: Sampling
     seed: int
     heard: Callable[[], None]
+    shares: bool = True
     turn: int = 0
 
     @property
     def temperature(self) -> float:
         return self.sampling.temperature
 
-    async def generate(self, token_ids: Ids) -> Completion:
-        owner, seed = f"{self.task.id}/{self.turn}", turn_seed(self.seed, self.task.id, self.sample, self.turn)
+    @property
+    def max_tokens(self) -> int:
+        return self.sampling.max_tokens
+
+    async def generate(self, token_ids: Ids, max_tokens: int | None = None) -> Completion:
+        seed = turn_seed(self.seed, self.task.id, self.sample, self.turn)
+        owner = f"{self.task.id}/{self.turn}" if self.shares else f"{self.task.id}/{self.sample}/{self.turn}"
+        sampling = self.sampling if max_tokens is None else replace(self.sampling, max_tokens=max_tokens)
         self.turn += 1
-        completion = await self.generation.generate(owner, token_ids, self.sampling, seed)
+        completion = await self.generation.generate(owner, token_ids, sampling, seed)
         self.heard()
         return completion
+
+    def restart(self) -> None:
+        self.turn = 0
 
 
 @dataclass(slots=True)
@@ -91,11 +117,18 @@ class Episodes:
     """The orders of a rollout host.
 
     seed: rollout.seed. keep: see Keep. All public methods are safe from any thread.
+    shares: of each EpisodePolicy. Environments whose turns come at any time share no request in a deterministic run:
+        the rounding of a deterministic engine depends on how many samples a request has.
+    diary: None for episodes that take one turn: their group is journaled whole.
     """
 
-    def __init__(self, environment: Environment, scorer: Scorer, generation: Generation, seed: int, keep: Keep) -> None:
+    def __init__(
+        self, environment: Environment, scorer: Scorer, generation: Generation, seed: int, keep: Keep, *,
+        shares: bool = True, diary: Diary | None = None,
+    ) -> None:  # fmt: skip
         self._environment, self._scorer, self._generation = environment, scorer, generation
-        self._seed, self._keep = seed, keep
+        self._seed, self._keep, self._shares = seed, keep, shares
+        self._diary = diary
         self._orders: dict[int, _OrderState] = {}
         self._count = 0
         self._changed = threading.Condition()
@@ -106,14 +139,14 @@ class Episodes:
 
     def attach(self, engines: Mapping[str, Worker[EngineProcess]]) -> None:
         self._engine_failed = None
-        self._run(self._attach(engines))
+        self.run(self._attach(engines))
 
     async def _attach(self, engines: Mapping[str, Worker[EngineProcess]]) -> None:
         self._generation.attach(engines)
 
     def detach(self) -> None:
         """Forget validations, and send no request until `attach`; engines finish the requests that they have."""
-        self._run(self._detach())
+        self.run(self._detach())
 
     async def _detach(self) -> None:
         await self._end(None, "validation")
@@ -121,7 +154,7 @@ class Episodes:
 
     def begin(self, order: Order, made: Sequence[GroupRef]) -> int:
         """Play the tasks of `order` but those of `made`. Returns its number."""
-        return self._run(self._begin(order, made))
+        return self.run(self._begin(order, made))
 
     async def _begin(self, order: Order, made: Sequence[GroupRef]) -> int:
         self._count += 1
@@ -140,7 +173,7 @@ class Episodes:
 
     def end(self, others_than: PolicyName | None = None) -> None:
         """Forget the orders that are not for the policy `others_than`."""
-        self._run(self._end(others_than))
+        self.run(self._end(others_than))
 
     async def _end(self, others_than: PolicyName | None, purpose: Purpose | None = None) -> None:
         for number, state in list(self._orders.items()):
@@ -198,11 +231,11 @@ class Episodes:
         order = state.order
         greedy = [replace(order.sampling, temperature=0.0, top_p=1.0, top_k=-1)] if order.baseline else []
         policies = [
-            EpisodePolicy(self._generation, task, sample, sampling, self._seed, state.heard)
+            EpisodePolicy(self._generation, task, sample, sampling, self._seed, state.heard, self._shares)
             for sample, sampling in enumerate([order.sampling] * order.samples + greedy)
         ]
         try:
-            episodes = await _together([self._environment(task, policy) for policy in policies])
+            episodes = await _together([self._episode(order, task, policy) for policy in policies])
             group = await self._scored(task, episodes[: order.samples], episodes[order.samples :])
             state.finished.append(group)  # behind the await: the list is another one meanwhile
             if not state.keeping:
@@ -211,6 +244,17 @@ class Episodes:
             raise
         except Exception as error:  # noqa: BLE001  the driver must see it
             self._fail(state, error)
+
+    async def _episode(self, order: Order, task: Task, policy: EpisodePolicy) -> Episode:
+        """Played now, or before by a host that is lost."""
+        if self._diary is None or order.purpose != "training":
+            return await self._environment(task, policy)
+        found = await asyncio.to_thread(self._diary.find_played, order, task, policy.sample)
+        if found is not None:
+            return found
+        episode = await self._environment(task, policy)
+        await asyncio.to_thread(self._diary.keep_played, order, task, episode)
+        return episode
 
     async def _scored(self, task: Task, episodes: list[Episode], baseline: list[Episode]) -> Group:
         """baseline: none, or the one. Functions that compare a group's responses see it alone."""
@@ -241,7 +285,8 @@ class Episodes:
             self._changed.notify_all()
         state.cancelling = asyncio.create_task(self._cancel(state))
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in the thread of the episodes."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 

@@ -1,21 +1,29 @@
-"""The Ray worker that plays episodes, scores them, and keeps journal and groups. It imports no torch."""
+"""The Ray worker that plays episodes, scores them, and keeps journal and groups. It imports no torch.
+
+An environment of the user's needs the chat template, and with it transformers, without torch.
+"""
 
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
 import structlog
 
-from rljob_api.v1alpha1 import Rewards
+from rljob_api.v1alpha1 import Environment, Rewards
 from rljob_trainer.attempt.claim import check_not_superseded
 from rljob_trainer.engines.calls import Delivery, Receiver, Subscriber
 from rljob_trainer.engines.engine_host import EngineProcess
+from rljob_trainer.environments.conversation import Tokenized
+from rljob_trainer.environments.pool import EnvironmentPool
 from rljob_trainer.environments.single_turn import single_turn
+from rljob_trainer.environments.tokenized import load_tokenized
 from rljob_trainer.errors import InfrastructureError, RLJobError
 from rljob_trainer.journal import Journal, JournalWriter, Made, Used
 from rljob_trainer.journal.record import encode_made, encode_used, made_key
@@ -42,6 +50,8 @@ class RolloutSettings:
     fingerprint: rollout_fingerprint's. seed: rollout.seed. deterministic: rollout.deterministic.
     engine_runs: rollout.maxNumSeqs.
     trust_remote_code: model.trustRemoteCode.
+    environment: spec.environment; None: a single turn. episode_tokens: most of a context, unless it says otherwise.
+    template_arguments: data.templateArguments. template_time: ISO 8601, the time that chat templates see.
     """
 
     rewards: Rewards
@@ -56,6 +66,10 @@ class RolloutSettings:
     engine_runs: int
     trust_remote_code: bool = False
     max_staleness: int = 0
+    environment: Environment | None = None
+    episode_tokens: int = 0
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    template_time: str = ""
 
 
 class RolloutProcess:
@@ -67,6 +81,7 @@ class RolloutProcess:
         self._incarnation = uuid.uuid4().hex
         self._subscriber = Subscriber(self._incarnation, me)
         self._episodes: Episodes | None = None
+        self._environments: EnvironmentPool | None = None
         self._buffer = GroupBuffer(settings.max_staleness)
         self._policies: dict[int, str] = {}
         self._attached: PolicyName | None = None
@@ -84,7 +99,7 @@ class RolloutProcess:
             s = self._settings
             scorer = Scorer(
                 s.rewards, Path(s.model_dir), Path(s.base_dir), s.urls, Path(s.log),
-                trust_remote_code=s.trust_remote_code,
+                trust_remote_code=s.trust_remote_code, environment=s.environment,
             )  # fmt: skip
             # Which engine has which request must not depend on time where rounding is to repeat.
             runs = None if s.deterministic else s.engine_runs
@@ -93,7 +108,20 @@ class RolloutProcess:
             )
             self._writer = JournalWriter(self._volume)
             self._scorer = scorer
-            self._episodes = Episodes(single_turn, scorer, generation, s.seed, self._keep)
+            self._environments = self._pool()
+            play = single_turn if self._environments is None else self._environments.rollout
+            diary = self if self._environments is not None else None
+            shares = self._environments is None or not s.deterministic
+            episodes = Episodes(play, scorer, generation, s.seed, self._keep, shares=shares, diary=diary)
+            if self._environments is not None:
+                try:
+                    episodes.run(self._environments.start())
+                except BaseException:
+                    episodes.close()
+                    scorer.close()
+                    self._writer.close()
+                    raise
+            self._episodes = episodes
         elif self._writer.failed:  # for the former driver; the volume may answer again
             failed, self._writer = self._writer, JournalWriter(self._volume)
             with suppress(RLJobError):
@@ -164,11 +192,26 @@ class RolloutProcess:
 
     def close(self) -> None:
         if self._episodes is not None:
+            if self._environments is not None:
+                self._episodes.run(self._environments.close())
             self._episodes.close()
             self._scorer.close()
             self._writer.close()
 
     # ------------------------------------------------------------------ groups
+
+    def _pool(self) -> EnvironmentPool | None:
+        s = self._settings
+        if s.environment is None:
+            return None
+
+        def tokenized() -> Tokenized:
+            return load_tokenized(
+                Path(s.model_dir), s.template_arguments, datetime.fromisoformat(s.template_time), s.trust_remote_code
+            )
+
+        log_file = Path(s.log).with_name("environment.log")
+        return EnvironmentPool(s.environment, s.episode_tokens, tokenized, Path(s.base_dir), log_file)
 
     def _started(self) -> Episodes:
         if self._episodes is None:
@@ -220,10 +263,30 @@ class RolloutProcess:
                     self._buffer.add(group)
         return kept
 
+    def find_played(self, order: Order, task: Task, sample: int) -> Episode | None:
+        """An episode that a lost host had finished, whose group was not."""
+        with self._lock:
+            allowed = {order.policy.version: order.policy.digest}
+            found = self._journal.find(task, sample, self._played, allowed) if len(self._journal) else None
+        return found.episode if found is not None else None
+
+    def keep_played(self, order: Order, task: Task, episode: Episode) -> None:
+        if episode.trajectories:
+            made = Made(made_key(task, episode.sample, self._played), self._policies_of(episode), episode)
+            self._writer.append([encode_made(made, task)], self._attempt, order.policy.version)
+
+    @property
+    def _played(self) -> str:
+        """Fingerprint of episodes that are not scored."""
+        return f"played {self._settings.fingerprint}"
+
     def _made(self, group: Group, episode: Episode) -> Made:
+        key = made_key(group.task, episode.sample, self._settings.fingerprint)
+        return Made(key, self._policies_of(episode), episode, group.error)
+
+    def _policies_of(self, episode: Episode) -> dict[int, str]:
         versions = {int(v) for part in episode.trajectories for v in np.unique(part.versions) if v != NOT_SAMPLED}
-        policies = {version: self._policies[version] for version in sorted(versions)}
-        return Made(made_key(group.task, episode.sample, self._settings.fingerprint), policies, episode, group.error)
+        return {version: self._policies[version] for version in sorted(versions)}
 
 
 class RolloutHost(Host):

@@ -16,7 +16,7 @@ EpisodeStatus = Literal["finished", "truncated", "timed_out", "environment_faile
 _COLUMNS = ("token_ids", "in_loss", "log_probs", "versions")
 """The arrays of a trajectory, in the order of its fields."""
 
-_REST = ("sample", "status", "reward", "components", "turn_rewards", "counts")
+_REST = ("sample", "status", "reward", "components", "turn_rewards", "counts", "reason")
 """Fields of an episode besides its task and its trajectories, in their order."""
 
 
@@ -25,12 +25,13 @@ class Episode:
     """One attempt at one task.
 
     task_id, sample: together its name; sample counts the episodes of a task from 0.
-    trajectories: one, or more if the context was rewritten on the way.
-    status: how it ended; truncated: at a limit of tokens.
-    reward: the weighted sum of its rewards; NaN until it is scored, and if it cannot be.
+    trajectories: one, or more if the context was rewritten on the way; none if it is left out of its group.
+    status: how it ended; truncated: at a limit of tokens or turns.
+    reward: its environment's, plus the weighted sum of its rewards; NaN until it has one, and if it cannot have one.
     components: each reward's own value and its logged numbers.
     turn_rewards: [turns of all trajectories], rewards that belong to a turn; None if there are none.
     counts: numbers that the environment logs, such as tool calls.
+    reason: why it is left out; "" if it is not.
     """
 
     task_id: str
@@ -41,12 +42,13 @@ class Episode:
     components: Mapping[str, float] = field(default_factory=dict)
     turn_rewards: Floats | None = None
     counts: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
 
     @property
     def oldest_version(self) -> int:
-        """The smallest version among its tokens in the loss; NOT_SAMPLED if there is none."""
-        sampled = [int(part.versions[part.in_loss].min()) for part in self.trajectories if part.in_loss.any()]
-        return min(sampled, default=NOT_SAMPLED)
+        """The smallest version among its sampled tokens; NOT_SAMPLED if there is none."""
+        sampled = [part.versions[part.versions != NOT_SAMPLED] for part in self.trajectories]
+        return min((int(versions.min()) for versions in sampled if versions.size), default=NOT_SAMPLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ def _parts(column: NDArray[Any], ends: list[int]) -> list[NDArray[Any]]:
 class GroupSummary:
     """What the driver knows of a group while its tensors stay where they are.
 
-    rewards: [episodes]. components: [episodes] each; a component that an episode lacks is NaN there.
+    [episodes] are those that have trajectories; failed: how many have none and are left out.
+    rewards: [episodes]. components, counts: [episodes] each; a number that an episode lacks is NaN there.
     owners: [trajectories], the episode of each. tokens, loss_tokens, turns: [trajectories].
     truncated: [episodes]. oldest_version: over all its tokens in the loss.
     digest: names the group by all that an update can depend on. error: the group's.
@@ -135,11 +138,13 @@ class GroupSummary:
     digest: str
     error: str | None = None
     baseline: float | None = None
+    counts: Mapping[str, Floats] = field(default_factory=dict)
+    failed: int = 0
 
     @property
     def made(self) -> int:
-        """Episodes that were made, the baseline included."""
-        return len(self.rewards) + (self.baseline is not None)
+        """Episodes that were made, those that failed and the baseline included."""
+        return len(self.rewards) + self.failed + (self.baseline is not None)
 
     def age(self, version: int) -> int:
         """How many updates lie between the oldest token in the loss and the update of `version`."""

@@ -45,9 +45,11 @@ def start(settings: EngineSettings) -> Any:
 
     Raises JobError if memory does not suffice, or if vLLM does not know the model or an argument.
     """
+    cpu = settings.device == "cpu"
+    if cpu and settings.tensor_parallel_size > 1:  # its workers are other processes, without _keep_plain_weights
+        raise JobError("an engine on CPUs is one process: set it to 1", field="spec.rollout.tensorParallelSize")
     from vllm import EngineArgs, LLMEngine
 
-    cpu = settings.device == "cpu"
     arguments: dict[str, Any] = {
         "model": settings.model_dir,
         "load_format": "dummy",

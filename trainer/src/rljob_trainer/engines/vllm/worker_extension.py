@@ -32,6 +32,7 @@ class WorkerExtension:
     def rljob_prepare(self, adapter: ResolvedLora | None) -> None:
         """Once, after the model is built. adapter: EngineSettings.adapter."""
         self._rljob_receiver = BucketReceiver()
+        self._rljob_known: Set[str] = frozenset()  # names that were found to be all
         self._rljob_lora, self._rljob_holds_model = adapter, False
         if adapter is not None and self.model_runner.device.type == "cuda":
             keep_asleep()
@@ -86,9 +87,11 @@ class WorkerExtension:
 
     def _rljob_complete(self, model: Any, received: Set[str]) -> None:
         """Check that all weights have arrived, and renew what is computed from them."""
-        untouched = {name for name, _ in model.named_parameters()} - self._rljob_loaded - _derived(model)
-        if missing := untouched | missing_parts(model, received):
-            raise not_taken(sorted(missing), "nothing that was sent belongs to them")
+        if received != self._rljob_known:  # names and model stay the same, and to compare them takes milliseconds
+            untouched = {name for name, _ in model.named_parameters()} - self._rljob_loaded - _derived(model)
+            if missing := untouched | missing_parts(model, received):
+                raise not_taken(sorted(missing), "nothing that was sent belongs to them")
+            self._rljob_known = received
         renew_packed_copies(model)
         for layer in _compressed(model).values():
             layer.process_weights_after_loading(self.model_runner.dtype)

@@ -22,7 +22,7 @@ def load_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> ModelRole
     policy = sharded_policy(spec, folder, mesh, trainable=True)
     load_initial_weights(policy, spec, folder, mesh)
     dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
-    longest = spec.data.max_prompt_tokens + spec.data.max_response_tokens
+    longest = spec.longest_sample
     choose_rows(policy, longest, torch.device(mesh.device_type), dtype)
     return ModelRole("policy", policy, policy.model)
 

@@ -1,8 +1,8 @@
 """The example job on GPUs: trainer and vLLM share each, weights cross over CUDA IPC, every sync is probed.
 
-    python -m bench.gpu [--gpus 1 2] [--steps 100] [--set PATH=VALUE ...] [--out docs/benchmarks]
+    python -m bench.gpu_learning [--gpus 1 2] [--steps 100] [--set PATH=VALUE ...] [--out docs/benchmarks]
 
-Trains examples/reverse-text/rljob.yaml and writes gpu.md and gpu.png.
+Trains examples/reverse-text/rljob.yaml and writes gpu_learning.md and gpu_learning.png.
 """
 
 import argparse
@@ -43,8 +43,8 @@ def main() -> None:
         command = [sys.executable, "-m", "rljob_trainer.cli", "run", str(EXAMPLE), *where]
         subprocess.run([*command, *(part for each in overrides for part in ("--set", each))], check=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    save(draw(load_runs(list(runs.values()))), options.out / "gpu.png")
-    (options.out / "gpu.md").write_text(page({gpus: read_metrics(run) for gpus, run in runs.items()}, shared))
+    save(draw(load_runs(list(runs.values()))), options.out / "gpu_learning.png")
+    (options.out / "gpu_learning.md").write_text(page({gpus: read_metrics(run) for gpus, run in runs.items()}, shared))
     print(f"wrote {options.out / 'gpu.md'}")
 
 
@@ -54,16 +54,16 @@ def page(runs: Mapping[int, Sequence[Line]], overrides: Sequence[str]) -> str:
     command = " ".join(["--ranks N", *(f"--set {each}" for each in (*overrides, "cluster.gpusPerNode=N"))])
     return "\n".join(
         [
-            "# On GPUs",
+            "# Learning on GPUs",
             "",
             f"`rljob run {EXAMPLE.relative_to(ROOT)} {command}`",
             "",
             f"{torch.cuda.get_device_name()}; {packages}. One run for each number of GPUs, written by",
-            f"`python -m bench.gpu --gpus {' '.join(map(str, runs))}`.",
+            f"`python -m bench.gpu_learning --gpus {' '.join(map(str, runs))}`.",
             "FSDP2 trainer and rollout engine share each GPU, gradients cross over NCCL and weights over CUDA IPC, and",
             "after every sync the engines' log-probabilities of fixed prompts are compared with the trainer's.",
             "",
-            "![curves](gpu.png)",
+            "![curves](gpu_learning.png)",
             "",
             *(line for gpus, lines in runs.items() for line in _section(gpus, lines)),
         ]

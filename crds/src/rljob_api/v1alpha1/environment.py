@@ -1,0 +1,105 @@
+"""`spec.environment`: what plays an episode of several turns."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from rljob_api.v1alpha1.base import MODULE_PATTERN, VARIABLE_PATTERN, ApiModel, Duration, Path, Rule
+
+Name = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)]
+
+
+class Environment(ApiModel):
+    """What the policy plays in: a function, a class, or a list of tools, in Python code that runs in processes.
+
+    async def rollout(task, policy) plays an episode with policy.chat(messages, tools) or policy.generate(token_ids). A
+    class has reset(task), which returns the first observation or None, and step(answer), which returns (observation,
+    reward, done). Tools are functions with type hints and docstrings.
+    """
+
+    path: Path | None = Field(None, description="A Python file; a relative path is relative to the RLJob's file.")
+    module: Annotated[str, StringConstraints(pattern=MODULE_PATTERN, min_length=1, max_length=256)] | None = Field(
+        None, description="An importable Python module."
+    )
+    source: Annotated[str, StringConstraints(min_length=1, max_length=65_536)] | None = Field(
+        None, description="Python source code."
+    )
+    entry: Name | None = Field(
+        None,
+        description="The function or class in path, module or source. The default is rollout, or else Environment.",
+    )
+    tools: Annotated[list[Name], Field(max_length=64)] = Field(
+        default_factory=list,
+        description=(
+            "Functions in path, module or source that the policy may call. An episode then ends with the first answer"
+            " that calls none."
+        ),
+    )
+    arguments: Annotated[dict[str, Any], Field(max_length=64)] = Field(
+        default_factory=dict, description="Keyword arguments of the function, or of the class."
+    )
+    python: Path | None = Field(
+        None,
+        description=(
+            "The Python interpreter of the environment's processes, 3.11 or later; it needs none of the trainer's"
+            " packages. The default is the trainer's own."
+        ),
+    )
+    env: Annotated[list[Name], Field(max_length=64)] = Field(
+        default_factory=list,
+        description="Environment variables that the code may see, as env of a reward function.",
+    )
+    processes: Annotated[int, Field(ge=1, le=1024)] = Field(
+        2, description="Processes that play episodes; each plays many at a time."
+    )
+    max_turns: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        8, description="Most turns of an episode; data.maxResponseTokens limits each of them."
+    )
+    max_episode_tokens: Annotated[int, Field(ge=2, le=1_000_000_000)] | None = Field(
+        None,
+        description=(
+            "Most tokens of an episode's context: prompt, answers and observations. The default is"
+            " data.maxPromptTokens + data.maxResponseTokens."
+        ),
+    )
+    on_overflow: Literal["train", "mask", "drop"] = Field(
+        "train",
+        description=(
+            "What follows if an episode does not fit maxEpisodeTokens: train uses its tokens and its reward, mask its"
+            " reward alone, for the advantages of its group, and drop leaves the episode out."
+        ),
+    )
+    on_error: Literal["drop_episode", "drop_group", "fail"] = Field(
+        "drop_episode",
+        description=(
+            "What follows if an episode fails twice, because the code raised, hung or crashed its process:"
+            " drop_episode leaves the episode out, drop_group its group, fail ends the job and names the episode."
+        ),
+    )
+    timeout: Duration = Field("60s", description="Time limit of the code between two answers of the policy.")
+    deadline: Duration = Field(
+        "10m", description="Time limit of the code in one episode, without the time in which the policy answers."
+    )
+
+    rules = (
+        Rule(
+            "[has(self.path), has(self.module), has(self.source)].filter(x, x).size() == 1",
+            "an environment has one source: set exactly one of path, module, source",
+            "path",
+        ),
+        Rule(
+            "self.tools.size() == 0 || !has(self.entry)",
+            "an environment is a function, a class, or tools: set entry or tools",
+            "entry",
+        ),
+        Rule(
+            "!self.env.exists(v, v.startsWith('RAY_'))",
+            "variables of Ray control the job's cluster, so environments never see them: remove RAY_ from env",
+            "env",
+        ),
+        Rule(
+            "duration(self.timeout) > duration('0s') && duration(self.deadline) > duration('0s')",
+            "environment.timeout and environment.deadline must be above 0s: set them to 60s and 10m, for example",
+            "timeout",
+        ),
+    )

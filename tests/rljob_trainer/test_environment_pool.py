@@ -1,0 +1,254 @@
+"""Environments in real processes: what users write, and what becomes of code that raises, hangs or crashes."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from rljob_api.v1alpha1 import Environment
+from rljob_trainer.environments.check import environment_errors
+from rljob_trainer.errors import EnvironmentFailed
+from tests.rljob_api.example_files import EXAMPLES
+from tests.rljob_trainer.chat_templates import TOOLS
+from tests.rljob_trainer.environments_support import Script, playing
+
+ROLLOUT = """
+from rljob_trainer.environments import Episode
+
+async def rollout(task, policy, bonus=0.0):
+    messages = list(task.messages)
+    first = await policy.chat(messages)
+    ids = list(task.token_ids) + await policy.encode(first["content"] + "!")
+    second = await policy.generate(ids)
+    assert (task.extra_info, task.data_source, policy.sample) == ({"level": 3}, "game", 0)
+    return Episode(reward=bonus + (second.text == task.ground_truth), metrics={"length": len(second.token_ids)})
+"""
+
+TOOLBOX = '''
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first number.
+    """
+    return a + b
+
+async def fail() -> str:
+    """Fail."""
+    raise LookupError("no such thing")
+'''
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call><|im_end|>'
+
+
+def test_a_rollout_talks_in_messages_and_in_tokens(tmp_path):
+    with playing(tmp_path, source=ROLLOUT, arguments={"bonus": 0.5}) as play:
+        episode = play("one<|end|>", "two<|end|>", truth="two")
+    assert (episode.reward, episode.status) == (1.5, "finished")
+    assert episode.counts == {"turns": 2, "splits": 1, "length": 4}
+    first, second = (play.tokenized.text(part.token_ids.tolist()) for part in episode.trajectories)
+    assert first == "<|user|>Play<|assistant|>one<|end|>"
+    assert second == "<|user|>Play<|assistant|>one!two<|end|>", "those tokens are the rollout's own"
+
+
+def test_a_class_steps_until_it_is_done_and_each_step_rewards_its_turn(tmp_path):
+    """The example."""
+    prompt = [{"role": "user", "content": "Guess"}]
+    with playing(EXAMPLES / "guess", path="guess.py", max_turns=2) as play:
+        won, lost, at_once, none = (
+            play(*texts, truth="3", prompt=prompt)
+            for texts in (("2<|end|>", "3<|end|>"), ("2<|end|>", "1<|end|>"), ("3<|end|>",), ("x<|end|>",))
+        )
+    (EXAMPLES / "guess" / "environment.log").unlink()
+    (part,) = won.trajectories
+    assert play.tokenized.text(part.token_ids.tolist()) == (
+        "<|user|>Guess<|assistant|>2<|end|><|user|>higher<|assistant|>3<|end|>"
+    )
+    rewards = [each.turn_rewards.tolist() for each in (won, lost, at_once, none) if each.turn_rewards is not None]
+    assert rewards == [[0, 1], [0, 0], [1], [0]]
+    assert [each.reward for each in (won, lost, at_once, none)] == [1, 0, 1, 0]
+
+
+def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observations(tmp_path):
+    texts = (
+        call("add", '{"a": 2}'), call("add", '{"c": 2}') + call("fail", "{}"), call("nothing", "{}"), "3<|im_end|>",
+    )  # fmt: skip
+    with playing(tmp_path, source=TOOLBOX, tools=["add", "fail"], template=TOOLS, tokens=2000) as play:
+        episode = play(*texts)
+    (part,) = episode.trajectories
+    text = play.tokenized.text(part.token_ids.tolist())
+    assert (
+        '"properties": {"a": {"type": "integer", "description": "The first number."}, "b": {"type": "integer"}}' in text
+    )
+    assert "<|im_start|>tool\n3<|im_end|>" in text
+    assert "<|im_start|>tool\nError: TypeError: missing a required argument: 'a'<|im_end|>" in text
+    assert "<|im_start|>tool\nError: LookupError: no such thing<|im_end|>" in text
+    assert "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail<|im_end|>" in text
+    assert episode.counts == {"turns": 4, "splits": 0, "tool_calls": 4, "tool_errors": 3}
+
+
+def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
+    """This one sees no site-packages."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    source = ROLLOUT + "\nimport sys\nassert not any('site-packages' in path for path in sys.path), sys.path\n"
+    source += "import importlib.util\nassert importlib.util.find_spec('numpy') is None\n"
+    with playing(tmp_path, source=source, python=str(bare)) as play:
+        assert play("one<|end|>", "two<|end|>", truth="two").reward == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"source": "def rollout(task, policy): pass"}, "entry", "rollout is not async"),
+        ({"source": "x = 1"}, "entry", "no function or class 'rollout'; it defines none"),
+        ({"source": "class Environment:\n    def reset(self, task): pass"}, "entry", "no method step"),
+        ({"source": ROLLOUT, "arguments": {"malus": 1}}, "arguments", "unexpected keyword argument 'malus'"),
+        ({"source": "1 / 0"}, "source", "ZeroDivisionError"),
+        ({"module": "no_such_module"}, "module", "install it, or correct the name"),
+        ({"source": TOOLBOX, "tools": ["add", "sub"]}, r"tools\[1\]", "no function 'sub'"),
+        ({"source": "def f(a: int): pass", "tools": ["f"]}, r"tools\[0\]", "no docstring"),
+        ({"source": "def f(a):\n    'F.'", "tools": ["f"]}, r"tools\[0\]", "parameter a of tool f has no type hint"),
+        ({"source": "def f(a: set):\n    'F.'", "tools": ["f"]}, r"tools\[0\]", "a type that JSON lacks"),
+        ({"source": ROLLOUT, "python": "/no/such/python"}, "python", "cannot be run"),
+        ({"source": "import os; os._exit(3)"}, "", "exit code 3"),
+    ],
+)
+def test_code_that_cannot_be_loaded_is_named_with_its_field(fields, field, message, tmp_path):
+    with (
+        pytest.raises(EnvironmentFailed, match=rf"spec.environment\.?{field}: .*{message}"),
+        playing(tmp_path, **fields),
+    ):
+        pass
+
+
+def test_what_can_be_seen_without_running_code_is_seen_early(tmp_path):
+    def found(**fields):
+        return [(error.field, error.message) for error in environment_errors(Environment(**fields), tmp_path)]
+
+    assert found(source=ROLLOUT) == found(source=TOOLBOX, tools=["add"]) == found(module="somewhere.else") == []
+    ((field, message),) = found(source="x = 1")
+    assert (field, "no 'rollout' and no 'Environment'" in message) == ("spec.environment.entry", True)
+    assert [field for field, _ in found(source=TOOLBOX, tools=["sub"], arguments={"a": 1})] == [
+        "spec.environment.arguments", "spec.environment.tools[0]",
+    ]  # fmt: skip
+    assert found(path="missing.py")[0][0] == "spec.environment.path"
+    assert found(source="def f(:")[0][0] == "spec.environment.source"
+
+
+# ---- failures
+
+FAILS = """
+import os, pathlib, signal, time, asyncio
+
+async def rollout(task, policy, how="", times=9, folder=""):
+    await policy.chat(task.messages)
+    tries = pathlib.Path(folder) / "tries"
+    with tries.open("a") as file:
+        file.write("x")
+    if len(tries.read_text()) <= times:
+        if how == "raise":
+            raise ValueError("broken " + task.ground_truth)
+        if how == "hang":
+            await asyncio.sleep(99)
+        if how == "hang hard":
+            time.sleep(99)
+        if how == "crash":
+            os._exit(5)
+        if how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if how == "answer":
+            return "much"
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "tries", "status", "reason"),
+    [
+        ("raise", 2, "environment_failed", "raised ValueError: broken truth (line 11 of <spec.environment.source>)"),
+        ("hang", 2, "timed_out", "did not return within environment.timeout"),
+        ("hang hard", 2, "timed_out", "did not return within environment.timeout"),
+        ("crash", 3, "environment_failed", "ended its process with exit code 5"),
+        ("stop", 3, "environment_failed", "stopped its process"),
+        ("answer", 2, "environment_failed", "raised ValueError: the reward is 'much', not a number"),
+    ],
+)
+def test_a_failure_costs_its_episode_after_a_second_try(how, tries, status, reason, tmp_path):
+    arguments = {"how": how, "folder": str(tmp_path)}
+    with playing(tmp_path, source=FAILS, arguments=arguments, timeout="400ms") as play:
+        episode = play("a<|end|>", truth="truth")
+        assert (episode.status, episode.trajectories, episode.reason) == (status, (), reason)
+        assert len((tmp_path / "tries").read_text()) == tries
+        again = play("a<|end|>", truth="truth") if how == "raise" else None
+        assert again is None or again.status == status, "the pool goes on"
+
+
+@pytest.mark.parametrize("how", ["raise", "hang hard", "crash"])
+def test_the_second_try_is_the_same_episode(how, tmp_path):
+    arguments = {"how": how, "folder": str(tmp_path), "times": 1}
+    with playing(tmp_path, source=FAILS, arguments=arguments, timeout="400ms") as play:
+        policy = Script(play.tokenized, "a<|end|>")
+        assert play.of(policy, truth="truth").reward == 1
+        assert len(policy.asked) == 2
+        assert policy.asked[0].tolist() == policy.asked[1].tolist()
+
+
+def test_a_job_may_end_with_an_episode_that_fails(tmp_path):
+    arguments = {"how": "raise", "folder": str(tmp_path)}
+    match = "spec.environment: it raised ValueError.*, twice, for prompt 0/0/0, sample 0"
+    failing = playing(tmp_path, source=FAILS, arguments=arguments, on_error="fail")
+    with failing as play, pytest.raises(EnvironmentFailed, match=match):
+        play("a<|end|>", truth="truth")
+
+
+WAITS = """
+import pathlib, time
+
+class Environment:
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+
+    def reset(self, task):
+        pass
+
+    def step(self, answer):
+        (self.folder / answer).touch()
+        while not (self.folder / "go").exists():
+            time.sleep(0.01)
+        return "", 1.0, True
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_one_process_plays_episodes_side_by_side_and_each_survives_its_death(killed, tmp_path):
+    episodes = []
+    with playing(tmp_path, source=WAITS, arguments={"folder": str(tmp_path)}) as play:
+        threads = [
+            threading.Thread(target=lambda n=n: episodes.append(play(f"{n}<|end|>")), daemon=True) for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        _wait(lambda: len([path for path in tmp_path.iterdir() if path.name.isdigit()]) == 8)
+        (child,) = psutil.Process().children()
+        if killed:
+            os.kill(child.pid, signal.SIGKILL)
+        (tmp_path / "go").touch()
+        for thread in threads:
+            thread.join(30)
+    assert [episode.reward for episode in episodes] == [1.0] * 8
+    assert not psutil.pid_exists(child.pid)
+
+
+def _wait(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

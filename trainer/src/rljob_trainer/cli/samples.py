@@ -1,0 +1,37 @@
+"""`rljob samples RUN`: episodes of a run's validations, turn by turn."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def samples(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    step: Annotated[
+        int | None, typer.Option(help="Step of the validation; the default is the last.", show_default=False)
+    ] = None,
+    status: Annotated[str | None, typer.Option(help="Only episodes that ended so, such as truncated.")] = None,
+    at_least: Annotated[float | None, typer.Option("--min-reward", help="Smallest reward to show.")] = None,
+    at_most: Annotated[float | None, typer.Option("--max-reward", help="Largest reward to show.")] = None,
+) -> None:
+    """Print the episodes that a run's validations wrote down, and which tokens of each are trained on."""
+    from rljob_api.printable import printable
+    from rljob_trainer.errors import DataError
+    from rljob_trainer.progress.answers import sample_rows
+    from rljob_trainer.progress.transcript import lines
+    from rljob_trainer.volume import Volume
+
+    rows = [row for row in sample_rows(Volume(run)) if "episode" in row]
+    if not rows:
+        raise DataError(f"no validation has written samples in {run}; set data.validation, or give a run's folder")
+    shown_step = max(row["step"] for row in rows) if step is None else step
+    for row in rows:
+        episode, reward = row["episode"], row["reward"]
+        if row["step"] != shown_step or status not in (None, episode["status"]):
+            continue
+        if (at_least is not None and reward < at_least) or (at_most is not None and reward > at_most):
+            continue
+        counts = "".join(f", {name} {value:g}" for name, value in episode["counts"].items())
+        typer.echo(f"step {row['step']}, {row['task']}: reward {reward:g}, {episode['status']}{counts}")
+        typer.echo(printable("\n".join(lines(episode))))

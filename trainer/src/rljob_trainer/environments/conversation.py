@@ -1,0 +1,131 @@
+r"""Messages to tokens: what was sampled stays as it was sampled, and only new messages are rendered and tokenised.
+
+    first turn    <|user|>4+4?<|assistant|>                            rendered, or the task's own tokens
+                                           8<|end|>                    sampled
+    second turn   render(conversation) = ...<|assistant|>8<|end|>  \n<|user|>Sure?<|assistant|>
+                                           render without the new messages    only this is tokenised
+
+This holds only if the template renders the history as it did before. One that rewrites it, such as one that removes
+the thinking of former answers, gives the turn a context of its own: the policy must read what it will read later.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import structlog
+
+from rljob_trainer.data.chat import ChatFormat, Tools
+from rljob_trainer.environments.tool_calls import parse_tool_calls
+from rljob_trainer.types import Ids, Message, Task
+
+log = structlog.get_logger()
+
+
+class Tokenized:
+    """A chat template with its tokenizer, for all episodes of a job. ends: ids of tokens that end a turn."""
+
+    def __init__(self, chat: ChatFormat, ends: set[int]) -> None:
+        self.chat, self.ends = chat, ends | {chat.end}
+        template = str(chat.tokenizer.chat_template)
+        self.shows_calls = "tool_calls" in template
+        self._shows_tools = "tools" in template
+        self._said: set[str] = set()
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text with special tokens, but without the token that ended it."""
+        ids = list(token_ids)
+        return self.text(ids[:-1] if ids and ids[-1] in self.ends else ids)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        return str(self.chat.tokenizer.decode(list(token_ids), **options))
+
+    def check_tools(self, tools: Tools) -> None:
+        if tools and not self._shows_tools:
+            self.say("template_shows_no_tools", "the prompt has to describe them: model.chatTemplate ignores tools")
+
+    def say(self, event: str, reason: str) -> None:
+        """Log something once in a run."""
+        if event not in self._said:
+            self._said.add(event)
+            log.warning(event, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A turn that was taken.
+
+    messages: with the answer. prompt: the text before the answer. token_ids: prompt and answer, as sampled.
+    """
+
+    messages: Sequence[Message]
+    tools: Tools
+    prompt: str
+    token_ids: Ids
+
+
+class Conversation:
+    """The messages of one episode."""
+
+    def __init__(self, task: Task, tokenized: Tokenized) -> None:
+        self._task, self._tokenized, self._chat = task, tokenized, tokenized.chat
+        self._said: list[_Said] = []
+        self._calls = 0
+
+    def prompt(self, messages: Sequence[Message], tools: Tools) -> tuple[Ids, str]:
+        """Tokens and text of the conversation up to where the policy answers.
+
+        Raises BadRow for a conversation that the template rejects.
+        """
+        self._tokenized.check_tools(tools)
+        text = self._chat.render(messages, tools)
+        if (said := self._continued(messages, tools)) is not None:
+            added = self._added(said, tools, text)
+            if added is not None:
+                return np.concatenate([said.token_ids, added]).astype(np.int32), text
+            self._tokenized.say(
+                "template_rewrites_history", "an answer is rendered otherwise in later turns, which begin a trajectory"
+            )
+        if tools is None and list(messages) == list(self._task.messages):
+            return self._task.token_ids, text
+        return np.array(self._chat.encode([text])[0], np.int32), text
+
+    def answered(self, messages: Sequence[Message], tools: Tools, prompt: str, token_ids: Ids, answer: Ids) -> Message:
+        """The message of an answer [R] to the prompt `token_ids` [P]."""
+        text = self._tokenized.decode(answer.tolist())
+        content, calls = parse_tool_calls(text) if tools else (text, [])
+        message: dict[str, Any] = {"role": "assistant", "content": content if self._tokenized.shows_calls else text}
+        if calls:
+            message["tool_calls"] = [call.message(self._calls + index) for index, call in enumerate(calls)]
+            self._calls += len(calls)
+        self._said.append(_Said([*messages, message], tools, prompt, np.concatenate([token_ids, answer])))
+        return message
+
+    def _continued(self, messages: Sequence[Message], tools: Tools) -> _Said | None:
+        """The longest part of the conversation that the policy has answered."""
+        fitting = [
+            said
+            for said in self._said
+            if said.tools == tools and list(messages[: len(said.messages)]) == list(said.messages)
+        ]
+        return max(fitting, key=lambda said: len(said.messages), default=None)
+
+    def _added(self, said: _Said, tools: Tools, text: str) -> list[int] | None:
+        """Tokens of what follows the answer of `said`; None if the template rewrites what comes before."""
+        whole, prompt = self._chat.render_whole(said.messages, tools), said.prompt
+        end = self._tokenized.text([self._chat.end])
+        ended = whole.rfind(end, len(prompt))
+        before = whole[: ended + len(end)] if ended >= 0 else whole.rstrip()  # a template may end turns with a new line
+        content = str(said.messages[-1]["content"])
+        kept = whole.startswith(prompt) and _squeezed(content) in _squeezed(before[len(prompt) :])
+        if not (kept and text.startswith(before)):
+            return None
+        cut_off = ended >= 0 and said.token_ids[-1] not in self._tokenized.ends
+        return [self._chat.end] * cut_off + self._chat.encode([text[len(before) :]])[0]
+
+
+def _squeezed(text: str) -> str:
+    """Templates trim text, and put new lines around thinking."""
+    return "".join(text.split())

@@ -1,0 +1,78 @@
+"""Loads the user's code and makes a rollout of it. Runs in environment processes: needs only Python 3.11."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rljob_trainer.environments.api import Policy, Task
+from rljob_trainer.environments.loops import play_steps, play_tools
+from rljob_trainer.environments.tools import ToolError, make_tools
+from rljob_trainer.rewards.load import LoadError, load_module, register_files
+from rljob_trainer.rewards.protocol import FunctionSetup
+
+FIELD = "spec.environment"
+DEFAULTS = ("rollout", "Environment")
+"""Names that are looked for, in this order, without `entry` and `tools`."""
+
+Rollout = Callable[[Task, Policy], Awaitable[Any]]
+
+
+def load_rollout(code: Mapping[str, Any], base_dir: Path, tools: Sequence[str], max_turns: int) -> Rollout:
+    """code: path, module, source, entry and arguments of spec.environment.
+
+    Raises LoadError, naming the field, for code that cannot be loaded or that lacks what is named.
+    """
+    setup = FunctionSetup(
+        "environment", None, code["path"], code["module"], code["source"], code["entry"] or "", code["arguments"]
+    )
+    register_files([setup], base_dir)
+    module = load_module(setup, base_dir, FIELD)
+    if tools:
+        return partial(play_tools, _tools(module, tools), max_turns)
+    name = setup.function or next((each for each in DEFAULTS if hasattr(module, each)), DEFAULTS[0])
+    entry = getattr(module, name, None)
+    if not callable(entry):
+        defined = ", ".join(name for name, value in vars(module).items() if _is_own(value, module)) or "none"
+        message = f"the code has no function or class {name!r}; it defines {defined}: define it, or correct entry"
+        raise LoadError(message, f"{FIELD}.entry")
+    return _of_class(entry, setup.arguments, max_turns) if inspect.isclass(entry) else _function(entry, setup.arguments)
+
+
+def _of_class(entry: type, arguments: Mapping[str, Any], max_turns: int) -> Rollout:
+    for method in ("reset", "step"):
+        if not callable(getattr(entry, method, None)):
+            raise LoadError(f"class {entry.__name__} has no method {method}: add it", f"{FIELD}.entry")
+    _bind(entry, (), arguments)
+    return partial(play_steps, partial(entry, **arguments), max_turns)
+
+
+def _function(entry: Callable[..., Any], arguments: Mapping[str, Any]) -> Rollout:
+    if not inspect.iscoroutinefunction(entry):
+        raise LoadError(f"{entry.__name__} is not async: write `async def {entry.__name__}`", f"{FIELD}.entry")
+    _bind(entry, (None, None), arguments)
+    return partial(entry, **arguments)
+
+
+def _bind(entry: Callable[..., Any], given: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(entry).bind(*given, **arguments)
+    except TypeError as error:
+        at_fault = "arguments" if any(repr(name) in str(error) for name in arguments) else "entry"
+        raise LoadError(f"{entry.__name__} cannot be called: {error}", f"{FIELD}.{at_fault}") from error
+
+
+def _tools(module: ModuleType, names: Sequence[str]) -> Any:
+    for index, name in enumerate(names):
+        if not callable(getattr(module, name, None)):
+            raise LoadError(f"the code has no function {name!r}: define it", f"{FIELD}.tools[{index}]")
+    try:
+        return make_tools([getattr(module, name) for name in names])
+    except ToolError as error:
+        raise LoadError(str(error), f"{FIELD}.tools[{error.index}]") from error
+
+
+def _is_own(value: Any, module: ModuleType) -> bool:
+    return (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == module.__name__

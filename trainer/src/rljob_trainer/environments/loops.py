@@ -1,0 +1,85 @@
+"""Rollouts of classes with reset and step, and of tools. Runs in environment processes: needs only Python 3.11."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from rljob_trainer.environments.api import Episode, EpisodeOver, Policy, Task
+from rljob_trainer.environments.tools import Tool
+
+
+async def play_steps(make: Callable[[], Any], max_turns: int, task: Task, policy: Policy) -> Episode:
+    """reset, then answers and steps until one is done. The rewards of the steps are those of the turns."""
+    environment = await _called(make)
+    rewards: list[float] = []
+    try:
+        messages = list(task.messages)
+        if (first := _text(await _called(environment.reset, task), "reset")) is not None:
+            messages.append({"role": "user", "content": first})
+        with suppress(EpisodeOver):
+            for _ in range(max_turns):
+                answer = await policy.chat(messages)
+                observation, reward, done = _stepped(await _called(environment.step, answer["content"]))
+                rewards.append(reward)
+                if done:
+                    break
+                messages += [answer, {"role": "user", "content": observation}]
+    finally:
+        if callable(getattr(environment, "close", None)):
+            await _called(environment.close)
+    return Episode(turn_rewards=rewards)
+
+
+async def play_tools(tools: Sequence[Tool], max_turns: int, task: Task, policy: Policy) -> Episode:
+    """Answers and calls of tools until an answer calls none. It gives no reward."""
+    by_name = {tool.name: tool for tool in tools}
+    schemas = [tool.schema for tool in tools]
+    messages = list(task.messages)
+    calls = errors = 0
+    with suppress(EpisodeOver):
+        for _ in range(max_turns):
+            answer = await policy.chat(messages, schemas)
+            messages.append(answer)
+            asked = answer.get("tool_calls") or ()
+            for call in asked:
+                text, failed = await _observed(by_name, call["function"])
+                calls, errors = calls + 1, errors + failed
+                name = call["function"]["name"]
+                messages.append({"role": "tool", "tool_call_id": call["id"], "name": name, "content": text})
+            if not asked:
+                break
+    return Episode(metrics={"tool_calls": calls, "tool_errors": errors})
+
+
+async def _observed(tools: dict[str, Tool], function: dict[str, Any]) -> tuple[str, bool]:
+    """What the policy reads of a call, and whether it failed: an error is an observation."""
+    tool = tools.get(function["name"])
+    if tool is None:
+        return f"Error: there is no tool {function['name']!r}; there is {', '.join(tools)}", True
+    try:
+        return str(await _called(tool.function, **tool.checked(function["arguments"]))), False
+    except Exception as error:  # noqa: BLE001  a tool may raise anything
+        return f"Error: {type(error).__name__}: {error}", True
+
+
+async def _called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Its value; in a thread unless it is async."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    value = await asyncio.to_thread(function, *args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _text(value: Any, method: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"{method} returned {value!r:.80}, not text")
+
+
+def _stepped(value: Any) -> tuple[str, float, bool]:
+    if not (isinstance(value, tuple | list) and len(value) == 3):
+        raise TypeError(f"step returned {value!r:.80}, not (observation, reward, done)")
+    observation, reward, done = value
+    return _text(observation, "step") or "", reward, bool(done)

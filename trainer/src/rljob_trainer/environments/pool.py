@@ -1,0 +1,222 @@
+"""Plays episodes in processes with the user's code. For one thread: the event loop of the rollout host.
+
+    rollout(task, policy) ── play ──> the process with the fewest episodes ── call ──> session ── turns ──> engines
+                          <── end ──                                        <─ answer ─┘
+    raised, hung, lost ──> the same episode again, in a process of its own, with the same seeds
+                      ──> again? environment.onError
+
+Each process plays many episodes, so one that crashes takes others with it. In the second try an episode has a process
+of its own: what fails there is its own fault, or the process was killed from outside, which allows one more try. A call
+that hangs costs its process once its other episodes have ended.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from rljob_api.durations import parse_duration
+from rljob_api.v1alpha1 import Environment
+from rljob_trainer.environments.conversation import Tokenized
+from rljob_trainer.environments.environment import Policy
+from rljob_trainer.environments.process import EnvironmentProcess, Inbox, ProcessSettings
+from rljob_trainer.environments.session import Limits, Over, Refused, Session
+from rljob_trainer.errors import EnvironmentFailed
+from rljob_trainer.types import Episode, EpisodeStatus, Task
+
+log = structlog.get_logger()
+
+_TRIES, _LOSSES = 2, 3
+"""Tries of an episode that fails, and of one whose process is lost, perhaps from outside."""
+
+
+class _Failed(Exception):
+    """A try that gave no episode. lost: with its process. status: of an episode that fails so."""
+
+    def __init__(self, reason: str, *, status: EpisodeStatus = "environment_failed", lost: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.status, self.lost = reason, status, lost
+
+
+class EnvironmentPool:
+    """environment.Environment of a job that has one.
+
+    tokens: most of a context. tokenized: makes the chat template and its tokenizer; called once.
+    base_dir: base of relative paths. log: for the code's output; the default is the standard error of this process.
+    """
+
+    def __init__(
+        self,
+        spec: Environment,
+        tokens: int,
+        tokenized: Callable[[], Tokenized],
+        base_dir: Path,
+        log: Path | None = None,
+    ) -> None:
+        self._spec, self._make_tokenized = spec, tokenized
+        self._limits = Limits(spec.max_turns, spec.max_episode_tokens or tokens, spec.on_overflow)
+        self._timeout, self._deadline = parse_duration(spec.timeout), parse_duration(spec.deadline)
+        code = {name: getattr(spec, name) for name in ("path", "module", "source", "entry", "arguments")}
+        setup = {"code": code, "base_dir": str(base_dir.resolve()), "tools": spec.tools, "max_turns": spec.max_turns}
+        self._settings = ProcessSettings(setup, spec.python, tuple(spec.env), log)
+        self._processes: list[EnvironmentProcess] = []  # that may get episodes
+        self._living: set[EnvironmentProcess] = set()
+        self._starting = asyncio.Lock()
+        self._private = asyncio.Semaphore(spec.processes)
+        self._count = 0
+
+    async def start(self) -> None:
+        """Load the code in a first process. Raises EnvironmentFailed if that cannot be."""
+        self._tokenized = self._make_tokenized()
+        await self._shared()
+
+    async def close(self) -> None:
+        """Kill all processes."""
+        for process in self._living:
+            process.end()
+
+    async def rollout(self, task: Task, policy: Policy) -> Episode:
+        """Play one episode; one that fails again has no trajectories.
+
+        Raises EnvironmentFailed for one if environment.onError is fail; JobError and InfrastructureError of engines.
+        """
+        tries = losses = 0
+        while True:
+            session = Session(task, policy, self._tokenized, self._limits)
+            try:
+                async with self._process(alone=tries + losses > 0) as process:
+                    return await self._play(session, process)
+            except _Failed as failed:
+                tries, losses = tries + (not failed.lost), losses + failed.lost
+                again = tries < _TRIES and losses < _LOSSES
+                log.warning("episode_failed", task=task.id, sample=policy.sample, reason=failed.reason, again=again)
+                if not again:
+                    return self._left_out(session, failed)
+
+    def _left_out(self, session: Session, failed: _Failed) -> Episode:
+        if self._spec.on_error == "fail":
+            raise EnvironmentFailed(
+                f"it {failed.reason}, twice, for prompt {session.task.id}, sample {session.sample}: correct it, or set"
+                " environment.onError: drop_episode",
+                field="spec.environment",
+            )
+        return Episode(session.task.id, session.sample, (), failed.status, reason=failed.reason)
+
+    # ------------------------------------------------------------------ one try
+
+    async def _play(self, session: Session, process: EnvironmentProcess) -> Episode:
+        self._count += 1
+        number, task = self._count, session.task
+        plain = (
+            task.id, list(task.messages), task.token_ids.tolist(), task.ground_truth, dict(task.extra_info),
+            task.data_source,
+        )  # fmt: skip
+        answering: set[asyncio.Task[None]] = set()
+        inbox = process.play(number, plain, session.sample)
+        try:
+            return await self._follow(session, process, number, inbox, answering)
+        finally:
+            for each in answering:
+                each.cancel()
+            process.forget(number)
+
+    async def _follow(
+        self, session: Session, process: EnvironmentProcess, number: int, inbox: Inbox,
+        answering: "set[asyncio.Task[None]]",
+    ) -> Episode:  # fmt: skip
+        """Until the episode ends. The clocks run only while the policy answers nothing."""
+        loop, left = asyncio.get_running_loop(), self._deadline
+        while True:
+            start, seconds = loop.time(), None if answering else min(self._timeout, left)
+            try:
+                message = await asyncio.wait_for(inbox.get(), seconds)
+            except TimeoutError:
+                raise self._late(process, left) from None
+            left -= loop.time() - start if seconds is not None else 0
+            match message:
+                case "call", int(call), str(method), argument:
+                    answering.add(
+                        asyncio.create_task(self._answer(session, process, number, call, method, argument, inbox))
+                    )
+                case "answered", done, error:
+                    answering.discard(done)
+                    if error is not None:
+                        raise error
+                case "end", reward, turn_rewards, dict(metrics):
+                    return _ended(session, reward, turn_rewards, metrics)
+                case "raised", str(reason):
+                    raise _Failed(reason)
+                case "lost", str(reason):
+                    raise _Failed(reason, lost=True)
+
+    def _late(self, process: EnvironmentProcess, left: float) -> _Failed:
+        """Why a try is over whose time is. The process may hang as a whole, so it gets no further episode."""
+        process.condemned = True
+        if process.stopped():
+            return _Failed("stopped its process", lost=True)
+        limit = "deadline" if left <= self._timeout else "timeout"
+        return _Failed(f"did not return within environment.{limit}", status="timed_out")
+
+    async def _answer(
+        self, session: Session, process: EnvironmentProcess, number: int, call: int, method: str, argument: Any,
+        inbox: Inbox,
+    ) -> None:  # fmt: skip
+        error: Exception | None = None
+        try:
+            process.send("answer", number, call, await session.call(method, argument))
+        except Over as over:
+            process.send("refuse", number, call, "over", str(over))
+        except Refused as refused:
+            process.send("refuse", number, call, "wrong", str(refused))
+        except Exception as wrong:  # noqa: BLE001  of an engine: the order fails
+            error = wrong
+        inbox.put_nowait(("answered", asyncio.current_task(), error))
+
+    # ------------------------------------------------------------------ processes
+
+    @asynccontextmanager
+    async def _process(self, *, alone: bool) -> AsyncIterator[EnvironmentProcess]:
+        if not alone:
+            yield await self._shared()
+            return
+        async with self._private:
+            process = await self._new()
+            try:
+                yield process
+            finally:
+                process.end()
+
+    async def _shared(self) -> EnvironmentProcess:
+        """The process with the fewest episodes; another one while there may be more."""
+        async with self._starting:
+            self._processes = [process for process in self._processes if not process.condemned]
+            free = min(self._processes, key=lambda process: len(process.playing), default=None)
+            if free is not None and (not free.playing or len(self._processes) >= self._spec.processes):
+                return free
+            process = await self._new()
+            self._processes.append(process)
+            return process
+
+    async def _new(self) -> EnvironmentProcess:
+        self._living = {process for process in self._living if process.alive}
+        process = EnvironmentProcess(self._settings)
+        self._living.add(process)
+        try:
+            await process.start()
+        except BaseException:
+            process.end()
+            raise
+        return process
+
+
+def _ended(session: Session, reward: Any, turn_rewards: Any, metrics: dict[str, float]) -> Episode:
+    """The user's code can write to the connection, too: what it sends may be of any type."""
+    try:
+        numbers = {str(name): float(value) for name, value in metrics.items()}
+        turns = None if turn_rewards is None else [float(each) for each in turn_rewards]
+        return session.episode(None if reward is None else float(reward), turns, numbers)
+    except (Refused, TypeError, ValueError) as error:
+        raise _Failed(str(error)) from error

@@ -1,0 +1,124 @@
+"""One try of one episode: answers what its environment asks for, within limits, and records each turn."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from rljob_trainer.data.rows import BadRow
+from rljob_trainer.engines.engine import Completion
+from rljob_trainer.environments.conversation import Conversation, Tokenized
+from rljob_trainer.environments.environment import Policy
+from rljob_trainer.environments.recorder import Recorder
+from rljob_trainer.types import Episode, EpisodeStatus, Ids, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """turns: of an episode. tokens: of a context, prompt and answers. on_overflow: environment.onOverflow."""
+
+    turns: int
+    tokens: int
+    on_overflow: Literal["train", "mask", "drop"]
+
+
+class Over(Exception):
+    """The policy takes no further turn."""
+
+
+class Refused(Exception):
+    """What the environment asked for cannot be done; its code reads why."""
+
+
+class Session:
+    """The policy's side of an episode."""
+
+    def __init__(self, task: Task, policy: Policy, tokenized: Tokenized, limits: Limits) -> None:
+        self.task, self._policy, self._tokenized, self._limits = task, policy, tokenized, limits
+        self._conversation, self._recorder = Conversation(task, tokenized), Recorder()
+        self._begun = 0
+        self._cut = self._overflowed = False
+        policy.restart()
+
+    @property
+    def sample(self) -> int:
+        return self._policy.sample
+
+    async def call(self, method: str, argument: Any) -> Any:
+        """What api.Policy's method returns.
+
+        Raises Over at a limit and Refused for a wrong argument; JobError and InfrastructureError from engines.
+        """
+        match method, argument:
+            case "chat", {"messages": list(messages), "tools": list() | None as tools}:
+                return await self._chat(messages, tools or None)
+            case "generate", list(token_ids) if token_ids and all(isinstance(each, int) for each in token_ids):
+                return await self._generate(token_ids)
+            case "encode", str(text):
+                return self._tokenized.chat.encode([text])[0]
+        raise Refused(f"the policy cannot {method} {argument!r:.80}")
+
+    def episode(
+        self, reward: float | None, turn_rewards: Sequence[float] | None, metrics: Mapping[str, float]
+    ) -> Episode:
+        """The episode, with what the environment returned. Raises Refused if the policy took no turn."""
+        if not self._recorder.turns:
+            raise Refused("ended before the policy took a turn")
+        if turn_rewards is not None and len(turn_rewards) > self._recorder.turns:
+            raise Refused(f"returned {len(turn_rewards)} rewards of turns, and there were {self._recorder.turns}")
+        parts = self._recorder.trajectories()
+        cut = self._cut or parts[-1].truncated
+        status: EpisodeStatus = "truncated" if cut else "finished"
+        episode = Episode(
+            self.task.id,
+            self.sample,
+            parts,
+            status,
+            float("nan") if reward is None else reward,
+            turn_rewards=None if turn_rewards is None else self._recorder.in_order(list(turn_rewards)),
+            counts={"turns": float(self._recorder.turns), "splits": float(self._recorder.splits), **metrics},
+        )
+        return self._overflow(episode) if self._overflowed else episode
+
+    def _overflow(self, episode: Episode) -> Episode:
+        if self._limits.on_overflow == "drop":
+            reason = f"did not fit environment.maxEpisodeTokens ({self._limits.tokens})"
+            return replace(episode, trajectories=(), reward=float("nan"), turn_rewards=None, reason=reason)
+        if self._limits.on_overflow == "mask":
+            masked = (replace(part, in_loss=np.zeros_like(part.in_loss)) for part in episode.trajectories)
+            return replace(episode, trajectories=tuple(masked))
+        return episode
+
+    async def _chat(self, messages: Sequence[Any], tools: Any) -> Any:
+        if not messages or not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages):
+            raise Refused("messages are a list of {role, content}, at least one")
+        try:
+            token_ids, prompt = self._conversation.prompt(messages, tools)
+        except BadRow as error:
+            raise Refused(str(error)) from error
+        completion = await self._turn(token_ids)
+        return self._conversation.answered(messages, tools, prompt, token_ids, completion.token_ids)
+
+    async def _generate(self, token_ids: Sequence[int]) -> list[Any]:
+        completion = await self._turn(np.array(token_ids, np.int32))
+        ids = completion.token_ids.tolist()
+        return [ids, self._tokenized.decode(ids), completion.finish_reason]
+
+    async def _turn(self, token_ids: Ids) -> Completion:
+        """Sample a turn and record it. Raises Over at a limit."""
+        room, most = self._limits.tokens - len(token_ids), self._policy.max_tokens
+        if self._begun == self._limits.turns:
+            self._cut = True
+            raise Over(f"environment.maxTurns is {self._limits.turns}")
+        if room < 1:
+            self._cut = self._overflowed = True
+            raise Over(
+                f"the context has {len(token_ids)} tokens, and environment.maxEpisodeTokens {self._limits.tokens}"
+            )
+        self._begun += 1
+        completion = await self._policy.generate(token_ids, min(most, room))
+        if room < most and completion.finish_reason == "length":
+            self._cut = self._overflowed = True
+        self._recorder.add(token_ids, completion, self._policy.temperature)
+        return completion
