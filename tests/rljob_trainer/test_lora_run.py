@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
@@ -37,3 +38,20 @@ def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
     ).merge_and_unload()
     for (name, ours), other in zip(merged.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(ours, other, rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("merge", [False, True])
+def test_vllm_generates_with_the_adapter_or_the_merged_model(merge: bool, tmp_path: Path):
+    scratch = {"layers": 2, "hiddenSize": 64, "heads": 2}
+    rollout = {"engine": "vllm", "samplesPerPrompt": 4}
+    base = write_base(tmp_path / "base", TINY | {"rollout": rollout}, scratch)
+    model = {"fromScratch": None, "path": str(base), "lora": {"rank": 4, "merge": merge}}
+    job = write_job(tmp_path, model=model, rollout=rollout, actor={"learningRate": 1e-2}, training={"steps": 3})
+    with machine() as place:
+        assert (ended := place.rljob("run", job, "--dir", tmp_path / "run")).code == 0, ended.out
+    lines = trained(tmp_path / "run")
+    assert all(line["rollout/log_prob_diff_mean"] < 1e-3 for line in lines)
+    assert [line["sync/probe_mean"] < 1e-3 < line["sync/probe_moved"] for line in lines[1:]] == [True, True]
+    whole_model = base.joinpath("model.safetensors").stat().st_size / 2
+    assert all((line["sync/bytes"] > whole_model) == merge for line in lines)

@@ -86,6 +86,7 @@ def send(place: Machine, number: int) -> None:
     wait_until(sent)
 
 
+@pytest.mark.slow
 def test_a_disturbed_run_ends_as_a_calm_one(tmp_path: Path):
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
     path = write_job(tmp_path, "game", **GAME)

@@ -117,6 +117,11 @@ def _too_little(error: Exception, settings: EngineSettings) -> JobError:
 
 def _rejected(error: Exception, settings: EngineSettings) -> JobError:
     """For what vLLM rejects as it starts: the model, or arguments that each may be right by itself."""
+    if settings.adapter is not None and "lora" in str(error).lower():
+        return JobError(
+            f"vLLM cannot run this model with an adapter ({quoted(error)}): set it to true, or the engine to hf",
+            field="spec.model.lora.merge",
+        )
     if not settings.arguments:
         return not_known(error)
     names = ", ".join(settings.arguments)
