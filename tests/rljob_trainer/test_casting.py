@@ -6,6 +6,7 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from rljob_trainer.rank import sharding
+from rljob_trainer.rank.casting import CastWeights
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
@@ -58,7 +59,7 @@ def test_one_rank_computes_what_fsdp_does(tmp_path, monkeypatch, name, recompute
 def test_between_passes_the_modules_hold_the_weights_and_the_copies_no_memory(tmp_path, monkeypatch):
     made = []
 
-    class Kept(sharding.CastWeights):
+    class Kept(CastWeights):
         def __init__(self, *given):
             super().__init__(*given)
             made.append(self)

@@ -185,7 +185,7 @@ class Notebook:
 
 
 def test_an_episode_that_was_played_before_is_only_scored():
-    notebook, groups = Notebook(), []
+    notebook, groups, site = Notebook(), [], Site()
     for left_out in (None, ("0/1/0", 1)):
         notebook.played.pop(left_out or ("", 0), None)
         site = Site()

@@ -76,6 +76,7 @@ def test_the_value_loss_is_verls():
     loss.backward()
     assert loss.item() == pytest.approx(golden["loss"], rel=1e-6)
     assert terms.clipped.double().mean().item() == pytest.approx(golden["clipFraction"], rel=1e-6)
+    assert values.grad is not None
     np.testing.assert_allclose(values.grad.numpy(), golden["gradient"], rtol=1e-6, atol=1e-9)
     assert 0 < golden["clipFraction"] < 1
 
@@ -88,4 +89,5 @@ def test_a_value_beyond_its_bound_has_no_gradient_if_that_looks_worse():
     terms.per_token.sum().backward()
     assert terms.per_token.tolist() == [1.125, 4.5, 3.0625 / 2]
     assert terms.clipped.tolist() == [True, False, False]
+    assert values.grad is not None
     assert values.grad.tolist() == [0.0, -3.0, -1.75]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,8 +133,8 @@ CORRECTIONS = {
 
 
 def corrected(ranks, name, **more):
-    algorithm = {"preset": "dr_grpo"} | CORRECTIONS[name]
-    algorithm = algorithm | {"rolloutCorrection": algorithm["rolloutCorrection"] | more}
+    correction: Any = CORRECTIONS[name]
+    algorithm = {"preset": "dr_grpo", **correction, "rolloutCorrection": correction["rolloutCorrection"] | more}
     return make_spec(ranks, algorithm=algorithm, actor={"epochs": 2, "gradClip": 1e6})
 
 
