@@ -32,11 +32,11 @@ def launches() -> dict[str, list[str]]:
 
 LAUNCHES = launches()
 
-_NO_CRITIC = ("spec.algorithm.advantage",)
 LEFT: Mapping[str, tuple[str, ...]] = {
-    "ppo_trainer/run_deepseek7b_llm": _NO_CRITIC,
-    "ppo_trainer/run_gemma": _NO_CRITIC,
-    "ppo_trainer/run_qwen2-7b_rm": (*_NO_CRITIC, "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"),
+    "ppo_trainer/run_qwen2-7b_rm": (
+        "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
+        "critic.optim.lr_warmup_steps_ratio",
+    ),
     "grpo_trainer/run_qwen2_5_vl-7b": ("data.image_key",),
     "grpo_trainer/run_qwen2-7b_math_megatron": tuple(
         f"actor_rollout_ref.{role}.megatron.{kind}_model_parallel_size"
@@ -67,9 +67,6 @@ LEFT: Mapping[str, tuple[str, ...]] = {
 """What each launch has that RLJob has not; the others convert as a whole."""
 
 ONE_SAMPLE = {
-    "ppo_trainer/run_deepseek7b_llm",
-    "ppo_trainer/run_gemma",
-    "ppo_trainer/run_qwen2-7b_rm",
     "rollout_correction/run_with_rollout_corr",
     "tuning/0.5b/qwen2-0.5b_grpo-lora_1_h100_fsdp_vllm",
 }
@@ -218,6 +215,30 @@ def test_an_adapter_and_a_correction_of_rollouts_become_their_fields() -> None:
         "rolloutIsBatchNormalize": True,
     }
     assert found["model"]["lora"] == {"rank": 8, "alpha": 16}
+
+
+def test_ppo_gets_the_settings_of_its_critic() -> None:
+    first, *others = LAUNCHES["ppo_trainer/run_gemma"]
+    more = [
+        "critic.ppo_mini_batch_size=64",
+        "critic.cliprange_value=0.2",
+        "trainer.critic_warmup=5",
+        "algorithm.lam=0.95",
+    ]
+    found = spec(conversion_of(first, [*others, *more]))
+    assert found["algorithm"]["lambda"] == 0.95
+    assert found["critic"] == {
+        "model": "google/gemma-2-2b-it",
+        "learningRate": 1e-5,
+        "lrSchedule": "constant",
+        "weightDecay": 0.01,
+        "gradClip": 1.0,
+        "miniBatchSize": 64,
+        "clipRange": 0.2,
+        "warmupSteps": 5,
+    }
+    assert "critic.shuffle" in conversion_of(first, [*others, "critic.shuffle=true"]).left
+    assert "critic" not in spec(conversion_of(GRPO[0], [*GRPO[1:], "critic.optim.lr=3"]))
 
 
 def test_names_of_another_version_of_verl_are_known() -> None:

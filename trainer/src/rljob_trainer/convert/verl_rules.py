@@ -61,8 +61,12 @@ LOGGERS: Final = ("console", "tensorboard", "wandb", "mlflow", "trackio")
 def advantage(c: Conversion) -> None:
     estimator = c.get("algorithm.adv_estimator", "gae")
     by_deviation = c.get("algorithm.norm_adv_by_std_in_grpo", default=True)
-    gamma = c.number("algorithm.gamma", 1.0)
-    if estimator in {"grpo", "grpo_vectorized"} and not by_deviation:
+    gamma, decay = c.number("algorithm.gamma", 1.0), c.number("algorithm.lam", 1.0)
+    if estimator == "gae":
+        c.put("algorithm.advantage", "gae")
+        c.put("algorithm.gamma", gamma)
+        c.put("algorithm.lambda", decay)
+    elif estimator in {"grpo", "grpo_vectorized"} and not by_deviation:
         c.put("algorithm.advantage", "dr_grpo")
     elif estimator in ADVANTAGES:
         c.put("algorithm.advantage", ADVANTAGES[estimator])
@@ -70,7 +74,6 @@ def advantage(c: Conversion) -> None:
             c.put("algorithm.gamma", gamma)
     else:
         c.require("algorithm.advantage", f"verl's estimator {estimator} is not one of RLJob's")
-    c.get("algorithm.lam")
 
 
 def loss(c: Conversion) -> None:
@@ -210,26 +213,31 @@ def prompts(c: Conversion) -> None:
 
 
 def schedule(c: Conversion) -> None:
-    optim = f"{_ACTOR}.optim"
+    _schedule(c, f"{_ACTOR}.optim", "actor")
+    betas = c.get(f"{_ACTOR}.optim.betas", [0.9, 0.999])
+    c.put("actor.beta1", betas[0])
+    c.put("actor.beta2", betas[1])
+
+
+def _schedule(c: Conversion, optim: str, model: str) -> None:
+    """optim: verl's settings of an optimizer. model: actor or critic."""
     kind = c.get(f"{optim}.lr_scheduler_type", "constant")
     if kind in {"constant", "cosine", "linear"}:
-        c.put("actor.lrSchedule", kind)
+        c.put(f"{model}.lrSchedule", kind)
     else:
-        c.leave(f"{optim}.lr_scheduler_type", "choose a schedule in actor.lrSchedule")
+        c.leave(f"{optim}.lr_scheduler_type", f"choose a schedule in {model}.lrSchedule")
     floor = c.number(f"{optim}.min_lr_ratio", 0.0)
     if floor and kind == "cosine":
         c.leave(f"{optim}.min_lr_ratio", "the cosine ends at 0")
     steps, ratio = c.number(f"{optim}.lr_warmup_steps", -1), c.number(f"{optim}.lr_warmup_steps_ratio", 0.0)
     total = c.number("trainer.total_training_steps", 0)
     if steps > 0:
-        c.put("actor.lrWarmupSteps", steps)
+        c.put(f"{model}.lrWarmupSteps", steps)
     elif ratio > 0 and total:
-        c.put("actor.lrWarmupSteps", round(ratio * total), f"{ratio} of {total} steps")
+        c.put(f"{model}.lrWarmupSteps", round(ratio * total), f"{ratio} of {total} steps")
     elif ratio > 0:
-        c.leave(f"{optim}.lr_warmup_steps_ratio", "set actor.lrWarmupSteps; the number of steps depends on the data")
-    betas = c.get(f"{optim}.betas", [0.9, 0.999])
-    c.put("actor.beta1", betas[0])
-    c.put("actor.beta2", betas[1])
+        why = f"set {model}.lrWarmupSteps; the number of steps depends on the data"
+        c.leave(f"{optim}.lr_warmup_steps_ratio", why)
 
 
 def memory(c: Conversion) -> None:
@@ -328,11 +336,23 @@ def run(c: Conversion) -> None:
 
 
 def critic(c: Conversion) -> None:
-    if c.get("algorithm.adv_estimator", "gae") == "gae":
-        for key in [key for key in c.settings if key.startswith("critic.")]:
-            c.seen.add(key)
-    if c.number("trainer.critic_warmup", 0):
-        c.leave("trainer.critic_warmup", "there is no critic")
+    warmup = c.number("trainer.critic_warmup", 0)
+    if c.get("algorithm.adv_estimator", "gae") != "gae":
+        unused = [key for key in c.settings if key.startswith("critic.")]
+        c.seen.update(unused)
+        c.unneeded.update({"only adv_estimator gae trains a critic": unused} if unused else {})
+        return
+    c.put("critic.model", c.get("critic.model.path"))
+    c.put("critic.learningRate", c.number("critic.optim.lr", 1e-5))
+    c.put("critic.weightDecay", c.number("critic.optim.weight_decay", 0.01))
+    _schedule(c, "critic.optim", "critic")
+    c.put("critic.warmupSteps", warmup)
+    c.put("critic.clipRange", c.number("critic.cliprange_value", 0.5))
+    c.put("critic.gradClip", c.number("critic.grad_clip", 1.0))
+    c.put("critic.epochs", c.number("critic.ppo_epochs"))
+    mini = c.number("critic.ppo_mini_batch_size")
+    if mini and mini < c.number("data.train_batch_size", 1024):
+        c.put("critic.miniBatchSize", mini)
 
 
 def adapter(c: Conversion) -> None:

@@ -100,6 +100,9 @@ ONLY: Final = (
     Only("*.optim.clip_grad", (1.0,), "verl reads actor.grad_clip in its place"),
     Only("*.optim.num_cycles", (0.5,), "the cosine falls once"),
     Only("*.freeze_vision_tower", (False,), "images are not supported"),
+    Only("critic.loss_agg_mode", ("token-mean",), "the critic's loss is a mean over tokens"),
+    Only("critic.optim.betas", ([0.9, 0.999],), "the critic has actor.beta1 and actor.beta2"),
+    Only("critic.shuffle", (False,), "minibatches are in the order of the prompts"),
     Only(f"{_ACTOR}.shuffle", (False,), "minibatches are in the order of the prompts"),
     Only(f"{_ACTOR}.loss_scale_factor", (), "dr_grpo divides by data.maxResponseTokens"),
     Only("*.router_replay.mode", ("disabled",), "experts are chosen again in training"),
@@ -165,6 +168,10 @@ UNNEEDED: Final = (
          "trainer.max_critic_ckpt_to_keep", "trainer.del_local_ckpt_after_load"),
     ),
     Unneeded(
+        "the critic shares the policy's memory settings",
+        ("critic.*",),
+    ),
+    Unneeded(
         "they concern verl's own processes",
         ("*_target_", "*.profiler.*", "global_profiler.*", "*nccl_timeout", "ray_kwargs.*", "ray_init.*",
          "trainer.ray_wait_register_center_timeout", "trainer.use_legacy_worker_impl", "trainer.esi_redundant_time",
@@ -172,7 +179,7 @@ UNNEEDED: Final = (
          "*.forward_prefetch", "*.fsdp_size", "*ulysses_sequence_parallel_size",
          "*.forward_only", "*.use_orig_params", "*.offload_policy", "*.full_determinism",
          "*.fsdp_config.seed", "*.rollout_n", "*.data_loader_seed", "*.router_replay.*", "*.optim.*",
-         "*.strategy", "critic.*", "reward_manager.*", "reward_model.*", "algorithm.pf_ppo.*", "transfer_queue.*"),
+         "*.strategy", "reward_manager.*", "reward_model.*", "algorithm.pf_ppo.*", "transfer_queue.*"),
     ),
 )  # fmt: skip
 """Settings that change no result."""
