@@ -101,18 +101,26 @@ def _draw(runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], file: Pat
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    labels = [f"{run['item']}  ({found['card'].removeprefix('NVIDIA ')}, {found['commit']})" for found, run in runs]
-    figure, axes = pyplot.subplots(figsize=(10, 1 + 0.45 * len(runs)), layout="constrained")
-    left = [0.0] * len(runs)
+    labels = [_label(found["card"], run["item"]) for found, run in runs]
+    figure, axes = pyplot.subplots(figsize=(10, 1.3 + 0.55 * len(runs)), layout="constrained")
+    places, left = range(len(runs)), [0.0] * len(runs)
     for phase in PHASES:
         widths = [mean(step[phase] for step in _kept(run)) for _, run in runs]
-        axes.barh(labels, widths, left=left, label=phase)
+        axes.barh(places, widths, left=left, label=phase)
         left = [one + other for one, other in zip(left, widths, strict=True)]
     for place, (_, run) in enumerate(runs):
         speed = mean(step["tokens"] for step in _kept(run)) / mean(step["seconds"] for step in _kept(run))
         axes.text(left[place], place, f" {speed:,.0f} tokens/s", va="center")
+    axes.set_yticks(places, labels)
     axes.invert_yaxis()
     axes.set_xlabel("seconds of a step")
     axes.set_xlim(0, 1.25 * max(left, default=1))
-    axes.legend()
+    figure.legend(loc="outside upper right", ncols=len(PHASES), frameon=False)
     figure.savefig(file, dpi=110)
+
+
+def _label(card: str, item: str) -> str:
+    """Trainer, model, response tokens and card; the settings stay in the table."""
+    trainer, model, tokens, *_ = item.split(":")
+    name = {"ours": "RLJob", "trl": "TRL", "verl": "verl"}[trainer]
+    return f"{name}, {model}, {tokens} tokens, {card.removeprefix('NVIDIA ')}"
