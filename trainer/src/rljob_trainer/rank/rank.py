@@ -195,7 +195,7 @@ class Rank(RankCalls):
         self._state = None
         shard, meter = shard_of_rows(plan, totals, rows), UpdateMeter(self.device)
         sums = supervised_step(self.trainee, shard, learning_rate, norm_bound)
-        updated = Updated(sums, usage=meter.read(self.policy.module, shard, epochs=1))
+        updated = Updated(sums, usage=meter.read(shard, [(self.policy.module, 1)]))
         self._state = RankState(training_state, updated)
         return updated
 
@@ -256,12 +256,16 @@ class Rank(RankCalls):
             else:
                 queued = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
                 sums = queued.read()  # waits: weights in host memory are complete
-            if critic is not None:
-                valued = self._train_critic(shard, critic)
+            trained: list[tuple[nn.Module, float]] = [
+                (self.policy.module, sums.minibatches / len(shard.plan.minibatches))
+            ]
+            if critic is not None and self.critic is not None:
+                valued = self._train_critic(self.critic, shard, critic)
+                trained.append((self.critic.module, valued.minibatches / len(critic.plan.minibatches)))
             if self.reference is not None and self.spec.refreshes_reference(training_state.step):
                 self.reference.refresh()
         self._log_compilations()
-        usage = meter.read(self.policy.module, shard, sums.minibatches / len(shard.plan.minibatches))
+        usage = meter.read(shard, trained)
         importance = _importance(shard, training_state.step - 1, bypass=self.correction.bypass_mode)
         scored = [sample for sample in shard.ordered if sample.old_log_probs is not None]
         updated = Updated(sums, importance, usage, correction_of(scored, self.correction), valued)
@@ -274,11 +278,10 @@ class Rank(RankCalls):
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         return StepSums(0.0, 0.0, 0.0, 0.0, 0, [])
 
-    def _train_critic(self, shard: Shard, order: CriticOrder) -> StepSums:
-        assert self.critic is not None
+    def _train_critic(self, critic: Trainee[Critic], shard: Shard, order: CriticOrder) -> StepSums:
         regrouped = replace(shard, plan=order.plan, totals=tuple(order.totals))
         counted = regrouped if self.rejection is None else recounted(regrouped)
-        return queue_critic_step(self.critic, counted, self.spec, order).read()
+        return queue_critic_step(critic, counted, self.spec, order).read()
 
     def _log_compilations(self) -> None:
         """Say when an update has compiled layers: lengths that compile without end would be seen here."""

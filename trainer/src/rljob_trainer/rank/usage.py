@@ -1,7 +1,7 @@
 """How much of its GPU a rank uses in an update: arithmetic and memory."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -32,14 +32,21 @@ class UpdateMeter:
             torch.cuda.reset_peak_memory_stats()
         self._start = time.monotonic()
 
-    def read(self, model: nn.Module, shard: Shard, epochs: float) -> Usage:
-        """After the host has read a result of the update, so that the GPU has finished."""
+    def read(self, shard: Shard, trained: Sequence[tuple[nn.Module, float]]) -> Usage:
+        """After the host has read a result of the update, so that the GPU has finished.
+
+        trained: each model with its passes over the samples of the shard.
+        """
         if not self._on_gpu:
             return Usage()
         seconds = time.monotonic() - self._start
-        tokens = epochs * sum(len(each.trajectory.token_ids) for each in shard.ordered)
+        tokens = sum(len(each.trajectory.token_ids) for each in shard.ordered)
         return Usage(
-            flops=sum(model_flops(each.numel(), tokens, trained=each.requires_grad) for each in model.parameters()),
+            flops=sum(
+                model_flops(each.numel(), epochs * tokens, trained=each.requires_grad)
+                for model, epochs in trained
+                for each in model.parameters()
+            ),
             capacity=seconds * peak_flops(torch.cuda.get_device_name()),
             peak=torch.cuda.max_memory_allocated(),
         )
