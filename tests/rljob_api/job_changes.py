@@ -61,6 +61,8 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("data.templateArguments", {"a": None}),
     ("algorithm.preset", "rloo"),
     ("sft", {"steps": 5}),
+    ("critic", {"epochs": 2}),
+    ("environment", {"path": "a.py", "arguments": {"a": None}}),
     ("rollout.temperature", 0.5),
     ("rollout.engineArguments", {"a": None}),
     ("actor.learningRate", 1e-5),

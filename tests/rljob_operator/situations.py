@@ -161,7 +161,7 @@ def heard() -> Rows:
 def failing() -> Rows:
     for code, reason in (
         (0, "Completed"), (64, "Job"), (64, "EngineMismatch"),
-        (65, "Data"), (66, "Reward"), (70, "Bug"), (75, "RankLost"), (75, "EngineLost"),
+        (65, "Data"), (66, "Reward"), (66, "EnvironmentFailed"), (70, "Bug"), (75, "RankLost"), (75, "EngineLost"),
         (75, "RewardsLost"), (75, "FabricSlow"), (75, "FabricWrong"), (75, "Infrastructure"),
         (76, "StoppedOnRequest"), (77, "Fenced"), (78, "NoUsableCheckpoint"), (79, "StorageFull"),
         (75, "whatever it likes"), (75, "Backoff"),
@@ -170,8 +170,8 @@ def failing() -> Rows:
     infrastructure = ("RankLost", "EngineLost", "RewardsLost", "FabricSlow", "FabricWrong", "Infrastructure")
     given_up = (*((75, reason) for reason in infrastructure), (70, "Bug"))
     restarted_ = (
-        (64, "Job"), (64, "EngineMismatch"), (65, "Data"), (66, "Reward"), (78, "NoUsableCheckpoint"),
-        (79, "StorageFull"),
+        (64, "Job"), (64, "EngineMismatch"), (65, "Data"), (66, "Reward"), (66, "EnvironmentFailed"),
+        (78, "NoUsableCheckpoint"), (79, "StorageFull"),
     )  # fmt: skip
     for action, ends in (("give_up", given_up), ("restart", restarted_)):
         for code, reason in ends:

@@ -230,6 +230,7 @@ class Environment:
 @pytest.mark.parametrize("killed", [False, True])
 def test_one_process_plays_episodes_side_by_side_and_each_survives_its_death(killed, tmp_path):
     episodes = []
+    before = {each.pid for each in psutil.Process().children()}
     with playing(tmp_path, source=WAITS, arguments={"folder": str(tmp_path)}) as play:
         threads = [
             threading.Thread(target=lambda n=n: episodes.append(play(f"{n}<|end|>")), daemon=True) for n in range(8)
@@ -237,7 +238,7 @@ def test_one_process_plays_episodes_side_by_side_and_each_survives_its_death(kil
         for thread in threads:
             thread.start()
         _wait(lambda: len([path for path in tmp_path.iterdir() if path.name.isdigit()]) == 8)
-        (child,) = psutil.Process().children()
+        (child,) = (each for each in psutil.Process().children() if each.pid not in before)
         if killed:
             os.kill(child.pid, signal.SIGKILL)
         (tmp_path / "go").touch()

@@ -214,6 +214,13 @@ class Reason(Word):
             " `rewards.onError: drop_group` leaves their groups out."
         ),
     )
+    ENVIRONMENT_FAILED = (
+        "EnvironmentFailed", _ENDS_IT, "The environment's code is wrong.",
+        (
+            "Fix the code that the message names; `rljob env try` plays one episode. If it fails in some episodes only,"
+            " `environment.onError: drop_episode` leaves them out."
+        ),
+    )
     ENGINE_MISMATCH = (
         "EngineMismatch", _ENDS_IT,
         (

@@ -17,12 +17,13 @@ from rljob_api.v1alpha1.rewards import Rewards
 _SUSPENDED = "(self.suspend || oldSelf.suspend)"
 
 _BLOCKS = ("data", "algorithm", "rollout", "actor", "cluster", "gang", "env")
+_OPTIONAL = ("sft", "critic", "environment")
 _LISTS = ("envFrom", "volumes", "volumeMounts", "imagePullSecrets")
 _REWARDS = tuple(str(field.alias) for name, field in Rewards.model_fields.items() if name != "models")
 _TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project", "onBadGradient")
 
 
-_OPEN = ("cluster", "data", "envFrom", "rewards", "rollout", "template", "volumeMounts", "volumes")
+_OPEN = ("cluster", "data", "environment", "envFrom", "rewards", "rollout", "template", "volumeMounts", "volumes")
 """Fields with parts of Kubernetes objects, which may have keys that the schema does not declare."""
 
 
@@ -81,7 +82,7 @@ TRANSITIONS = (
         "replicas can decrease with gang.scheduler native only while suspend is true: set suspend first",
         "rewards.models",
     ),
-    _while_suspended("sft", _same_optional("sft")),
+    *(_while_suspended(block, _same_optional(block)) for block in _OPTIONAL),
     *(_while_suspended(f"training.{field}", _same(f"training.{field}")) for field in _TRAINING),
     _while_suspended("training.epochs", _same_optional("training.epochs")),
     _while_suspended("checkpoint.resume", _same("checkpoint.resume")),
@@ -139,7 +140,7 @@ def _sorted(value: Any, key: str | None) -> Any:
 
 
 def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
-    fixed = {field: spec[field] for field in (*_BLOCKS, *_LISTS, "sft") if field in spec}
+    fixed = {field: spec[field] for field in (*_BLOCKS, *_OPTIONAL, *_LISTS) if field in spec}
     if rewards := dict(spec.get("rewards", {})):
         models = [{name: model[name] for name in model if name != "replicas"} for model in rewards.pop("models", ())]
         fixed["rewards"] = rewards | ({"models": models} if models else {})
