@@ -14,6 +14,7 @@ from rljob_trainer.volume import Volume
 from tests.rljob_trainer.run_support import TINY, exit_record, machine, trained, write_job
 
 
+@pytest.mark.timeout(900)
 def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
     base = write_base(tmp_path / "base", TINY, TINY["model"]["fromScratch"])
     model = {"fromScratch": None, "path": str(base), "lora": {"rank": 4}}
@@ -41,6 +42,7 @@ def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("merge", [False, True])
 def test_vllm_generates_with_the_adapter_or_the_merged_model(merge: bool, tmp_path: Path):
     scratch = {"layers": 2, "hiddenSize": 64, "heads": 2}

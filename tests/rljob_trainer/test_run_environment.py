@@ -87,6 +87,7 @@ def send(place: Machine, number: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_disturbed_run_ends_as_a_calm_one(tmp_path: Path):
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
     path = write_job(tmp_path, "game", **GAME)
@@ -106,6 +107,7 @@ def test_a_disturbed_run_ends_as_a_calm_one(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_example_learns_to_begin_in_the_middle(tmp_path: Path):
     run = tmp_path / "run"
     with machine() as place:

@@ -14,7 +14,7 @@ from rljob_trainer.pretrained.fetch import fetch
 from tests.rljob_api.example_files import EXAMPLES
 from tests.rljob_trainer.run_support import exit_record, machine, steps, trained
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NAME = "smollm2-135m"
 EXAMPLE = EXAMPLES / "smollm2/rljob.yaml"
