@@ -188,7 +188,7 @@ def test_a_failure_costs_its_episode_after_a_second_try(how, tries, status, reas
         assert (episode.status, episode.trajectories, episode.reason) == (status, (), reason)
         assert len((tmp_path / "tries").read_text()) == tries
         again = play("a<|end|>", truth="truth") if how == "raise" else None
-        assert again is None or again.status == status, "the pool goes on"
+        assert again is None or again.status == status, "the pool plays the next episode"
 
 
 @pytest.mark.parametrize("how", ["raise", "hang hard", "crash"])

@@ -1,4 +1,4 @@
-"""Runs of a job with an environment: it trains, and it ends bit for bit as one that nobody disturbed."""
+"""Runs of a job with an environment: it trains, and it ends bit for bit as an undisturbed one."""
 
 import signal
 from contextlib import suppress

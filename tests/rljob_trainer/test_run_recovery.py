@@ -1,4 +1,4 @@
-"""A run whose processes are killed one after the other: it ends as one that nobody disturbed, bit for bit.
+"""A run whose processes are killed one after the other: it ends as an undisturbed one, bit for bit.
 
 The run that is disturbed has two engines, the other one.
 """

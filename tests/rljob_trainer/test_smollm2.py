@@ -12,7 +12,7 @@ from rljob_trainer.errors import DataError
 from rljob_trainer.pretrained import catalogue
 from rljob_trainer.pretrained.fetch import fetch
 from tests.rljob_api.example_files import EXAMPLES
-from tests.rljob_trainer.run_support import exit_record, machine, steps, trained
+from tests.rljob_trainer.run_support import exit_record, finish, machine, steps, trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -64,7 +64,8 @@ def test_the_example_trains_two_steps(model: Path, tmp_path: Path, more: tuple[s
         *more,
     )  # fmt: skip
     with machine() as place:
-        ended = place.rljob("run", EXAMPLE, "--dir", run, *(part for each in short for part in ("--set", each)))
+        process = place.start_run(EXAMPLE, "--dir", run, *(part for each in short for part in ("--set", each)))
+        ended = finish(process, 600)
     assert ended.code == 0, ended.out
     assert exit_record(run)["code"] == 0
     assert steps(run) == [1, 2]

@@ -39,7 +39,7 @@ Inbox = asyncio.Queue[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """setup: what the process is told first. python: its interpreter. variables: that it may see. log: its output."""
+    """setup: the first message to the process. python: its interpreter. variables: that it may see. log: its output."""
 
     setup: Mapping[str, Any]
     python: str | None

@@ -15,7 +15,7 @@ _FILES = (
     "rmdir", "sendfile", "stat", "statfs", "statx", "truncate", "umask", "unlink", "unlinkat", "write",
     "writev",
 )  # fmt: skip
-"""Landlock decides which files, except for modes, owners and times, which no call may change. No links either."""
+"""Landlock decides which files. It does not guard modes, owners and times, so no call that changes them is here."""
 
 _MEMORY = ("brk", "madvise", "mincore", "mmap", "mprotect", "mremap", "munmap")
 """RLIMIT_AS counts all of these; memfd_create, shmget and mlock are left out."""
