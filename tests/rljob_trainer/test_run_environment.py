@@ -61,9 +61,11 @@ def result(lines: list[Line]) -> list[dict[str, float]]:
 
 
 def disturb(place: Machine, run: Path, process: Any) -> None:
-    """Kill an environment process, and their host."""
+    """Kill an environment process, freeze another, and kill their host."""
     wait_for_step(run, 1, process)
     send(place, signal.SIGKILL)
+    wait_for_step(run, 2, process)
+    send(place, signal.SIGSTOP)
     wait_for_step(run, 3, process)
     worker(place, "ray::RolloutHost").kill()
 

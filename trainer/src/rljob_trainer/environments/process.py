@@ -87,7 +87,7 @@ class EnvironmentProcess:
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self._writer.write(pack_plain(self.settings.setup))
         try:
-            loaded = await asyncio.wait_for(read_json(self._reader), LOAD_SECONDS)
+            loaded = await asyncio.wait_for(self._first_message(self._reader), LOAD_SECONDS)
         except (asyncio.IncompleteReadError, OSError, WrongMessage, TimeoutError) as error:
             reason = f"took more than {LOAD_SECONDS:g} s" if isinstance(error, TimeoutError) else self._how_it_ended()
             killed = self._process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
@@ -102,6 +102,17 @@ class EnvironmentProcess:
             self._kill()
             raise EnvironmentFailed(str(loaded[1]), field=str(loaded[2]))
         return True
+
+    async def _first_message(self, reader: asyncio.StreamReader) -> Any:
+        """What the process says of its code. A process that a signal stopped is killed, for it never answers."""
+        reading = asyncio.ensure_future(read_json(reader))
+        try:
+            while not (await asyncio.wait([reading], timeout=_LOOK_SECONDS))[0]:
+                if self._process is not None and self.stopped():
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            return reading.result()
+        finally:
+            reading.cancel()
 
     def play(self, number: int, task: tuple[Any, ...], sample: int) -> Inbox:
         """Begin an episode. Returns the inbox with what the process says of it."""
