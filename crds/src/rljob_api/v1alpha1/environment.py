@@ -10,11 +10,12 @@ Name = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, 
 
 
 class Environment(ApiModel):
-    """What the policy plays in: a function, a class, or a list of tools, in Python code that runs in processes.
+    """What the policy plays in: a function, a class, tools or an agent, in Python code that runs in processes.
 
     async def rollout(task, policy) plays an episode with policy.chat(messages, tools) or policy.generate(token_ids). A
     class has reset(task), which returns the first observation or None, and step(answer), which returns (observation,
-    reward, done). Tools are functions with type hints and docstrings.
+    reward, done). Tools are functions with type hints and docstrings. An agent, def run(task, base_url, api_key) or a
+    command, talks to an OpenAI-compatible endpoint.
     """
 
     path: Path | None = Field(None, description="A Python file; a relative path is relative to the RLJob's file.")
@@ -24,9 +25,22 @@ class Environment(ApiModel):
     source: Annotated[str, StringConstraints(min_length=1, max_length=65_536)] | None = Field(
         None, description="Python source code."
     )
+    command: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]], Field(max_length=256)
+    ] = Field(
+        default_factory=list,
+        description=(
+            "A program and its arguments, in place of Python code: one process an episode, in the folder of the"
+            " RLJob's file. It finds an OpenAI-compatible endpoint in OPENAI_BASE_URL and OPENAI_API_KEY, and the"
+            " task as JSON on its standard input."
+        ),
+    )
     entry: Name | None = Field(
         None,
-        description="The function or class in path, module or source. The default is rollout, or else Environment.",
+        description=(
+            "The function or class in path, module or source. The default is rollout, or else Environment, or else"
+            " run. A function with the parameters base_url and api_key gets an OpenAI-compatible endpoint."
+        ),
     )
     tools: Annotated[list[Name], Field(max_length=64)] = Field(
         default_factory=list,
@@ -83,14 +97,19 @@ class Environment(ApiModel):
 
     rules = (
         Rule(
-            "[has(self.path), has(self.module), has(self.source)].filter(x, x).size() == 1",
-            "an environment has one source: set exactly one of path, module, source",
+            "[has(self.path), has(self.module), has(self.source), self.command.size() > 0].filter(x, x).size() == 1",
+            "an environment has one source: set exactly one of path, module, source, command",
             "path",
         ),
         Rule(
             "self.tools.size() == 0 || !has(self.entry)",
             "an environment is a function, a class, or tools: set entry or tools",
             "entry",
+        ),
+        Rule(
+            "self.command.size() == 0 || !has(self.entry) && self.tools.size() + self.arguments.size() == 0",
+            "a command has its own arguments and no Python code: write them into command, or set path",
+            "command",
         ),
         Rule(
             "!self.env.exists(v, v.startsWith('RAY_'))",

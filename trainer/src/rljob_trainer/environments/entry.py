@@ -1,12 +1,14 @@
 """Loads the user's code and makes a rollout of it. Runs in environment processes: needs only Python 3.11."""
 
 import inspect
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rljob_trainer.environments.agents import PARAMETERS, is_agent, play_agent, play_command
 from rljob_trainer.environments.api import Policy, Task
 from rljob_trainer.environments.loops import play_steps, play_tools
 from rljob_trainer.environments.tools import ToolError, make_tools
@@ -14,17 +16,19 @@ from rljob_trainer.rewards.load import LoadError, load_module, register_files
 from rljob_trainer.rewards.protocol import FunctionSetup
 
 FIELD = "spec.environment"
-DEFAULTS = ("rollout", "Environment")
+DEFAULTS = ("rollout", "Environment", "run")
 """Names that are looked for, in this order, without `entry` and `tools`."""
 
 Rollout = Callable[[Task, Policy], Awaitable[Any]]
 
 
 def load_rollout(code: Mapping[str, Any], base_dir: Path, tools: Sequence[str], max_turns: int) -> Rollout:
-    """code: path, module, source, entry and arguments of spec.environment.
+    """code: path, module, source, entry, arguments and command of spec.environment.
 
     Raises LoadError, naming the field, for code that cannot be loaded or that lacks what is named.
     """
+    if code["command"]:
+        return _command(code["command"], base_dir)
     setup = FunctionSetup(
         "environment", None, code["path"], code["module"], code["source"], code["entry"] or "", code["arguments"]
     )
@@ -49,7 +53,17 @@ def _of_class(entry: type, arguments: Mapping[str, Any], max_turns: int) -> Roll
     return partial(play_steps, partial(entry, **arguments), max_turns)
 
 
+def _command(command: Sequence[str], base_dir: Path) -> Rollout:
+    if shutil.which(base_dir / command[0] if "/" in command[0] else command[0]) is None:
+        raise LoadError(f"{command[0]} is no program here: install it, or correct the name", f"{FIELD}.command[0]")
+    return partial(play_command, command, base_dir)
+
+
 def _function(entry: Callable[..., Any], arguments: Mapping[str, Any]) -> Rollout:
+    if is_agent(entry):
+        given = partial(entry, **arguments)
+        _bind(entry, (None,), {**arguments, **dict.fromkeys(PARAMETERS)})
+        return partial(play_agent, given)
     if not inspect.iscoroutinefunction(entry):
         raise LoadError(f"{entry.__name__} is not async: write `async def {entry.__name__}`", f"{FIELD}.entry")
     _bind(entry, (None, None), arguments)

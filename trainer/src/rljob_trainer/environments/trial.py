@@ -125,9 +125,11 @@ class _LocalPolicy:
     sample: int = 0
     turn: int = 0
 
-    async def generate(self, token_ids: Ids, max_tokens: int | None = None) -> Completion:
+    async def generate(
+        self, token_ids: Ids, max_tokens: int | None = None, stop: tuple[str, ...] = ()
+    ) -> Completion:  # fmt: skip
         self.turn += 1
-        return await asyncio.to_thread(self._sampled, token_ids, max_tokens or self.max_tokens)
+        return await asyncio.to_thread(self._sampled, token_ids, max_tokens or self.max_tokens, stop)
 
     def restart(self) -> None:
         self.turn = 0
