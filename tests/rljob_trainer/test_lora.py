@@ -278,8 +278,8 @@ def test_a_bypass_with_dropout_reports_what_the_policy_says_without_it(folder, a
         before = np.concatenate(worker.log_probs(TRAJECTORIES))
         return np.abs(before + 1).mean(), train(worker).importance.finish().mean_difference
 
-    bypass = {"algorithm": {"rolloutCorrection": {"bypassMode": True}}}
-    spec = with_adapter(lora_spec(lora={"path": str(adapter), "dropout": 0.5}, **bypass), adapter)
+    lora, bypass = {"path": str(adapter), "dropout": 0.5}, {"rolloutCorrection": {"bypassMode": True}}
+    spec = with_adapter(lora_spec(lora=lora, algorithm=bypass), adapter)
     expected, found = alone(spec, run)
     assert found == pytest.approx(expected, rel=1e-5)
 
