@@ -6,7 +6,7 @@ import openai
 async def run(task, base_url, api_key):
     client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key)
     messages = list(task.messages)
-    for question in ("Are you sure?", None):
+    for question in ("again", None):
         answer = await client.chat.completions.create(model="policy", messages=messages)
         messages += [answer.choices[0].message, {"role": "user", "content": question}]
     text = messages[-2].content

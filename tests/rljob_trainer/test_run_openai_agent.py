@@ -20,4 +20,4 @@ def test_an_agent_with_the_openai_client_trains_two_steps(tmp_path: Path):
     for line in lines:
         assert line["rollout/log_prob_diff_mean"] < 1e-3, "recorded ids and log-probabilities are the engine's"
         assert {"episode/changed", "episode/splits"} <= line.keys()
-    assert "Are you sure?" in shown.out
+    assert "<|user|>again<|assistant|>" in shown.out

@@ -17,17 +17,20 @@ import numpy as np
 import structlog
 
 from rljob_trainer.data.chat import ChatFormat, Tools
-from rljob_trainer.environments.tool_calls import parse_tool_calls
+from rljob_trainer.environments.tool_calls import ParseCalls, parse_tool_calls
 from rljob_trainer.types import Ids, Message, Task
 
 log = structlog.get_logger()
 
 
 class Tokenized:
-    """A chat template with its tokenizer, for all episodes of a job. ends: ids of tokens that end a turn."""
+    """A chat template with its tokenizer, for all episodes of a job.
 
-    def __init__(self, chat: ChatFormat, ends: set[int]) -> None:
-        self.chat, self.ends = chat, ends | {chat.end}
+    ends: ids of tokens that end a turn. parse: finds the calls of tools in an answer.
+    """
+
+    def __init__(self, chat: ChatFormat, ends: set[int], parse: ParseCalls = parse_tool_calls) -> None:
+        self.chat, self.ends, self.parse = chat, ends | {chat.end}, parse
         template = str(chat.tokenizer.chat_template)
         self.shows_calls = "tool_calls" in template
         self._shows_tools = "tools" in template
@@ -101,7 +104,7 @@ class Conversation:
         stop: its content ends before the first of these strings. whole_calls: a broken call of a tool is text.
         """
         text = before_stop(self._tokenized.decode(answer.tolist()), stop)
-        content, calls = parse_tool_calls(text) if tools else (text, [])
+        content, calls = self._tokenized.parse(text, tools) if tools else (text, [])
         if whole_calls and not all(call.name for call in calls):
             content, calls = text, []
         message: dict[str, Any] = {"role": "assistant", "content": content if self._tokenized.shows_calls else text}
