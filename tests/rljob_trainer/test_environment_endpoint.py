@@ -2,6 +2,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import numpy as np
@@ -63,7 +64,7 @@ def test_an_agent_with_the_openai_client_is_recorded_as_it_was_sampled(stream, t
 def test_tokens_that_a_template_would_merge_otherwise_stay_as_sampled(tmp_path):
     """7 and 8 sampled as bytes of their own stay so, whatever tokens the text would have now."""
     with playing(tmp_path, source=TWO_TURNS) as play:
-        odd = Script(play.tokenized, "7<|end|>", "8<|end|>")
+        odd: Any = Script(play.tokenized, "7<|end|>", "8<|end|>")
         extra = play.tokenized.chat.tokenizer
         extra.add_tokens(["78"])  # later text has another token for the same letters
         first = np.concatenate([ids_of(play.tokenized, "7"), ids_of(play.tokenized, "8<|end|>")])

@@ -157,7 +157,7 @@ def chat_stream(chatted: Chatted, number: int, request: ChatRequest) -> Iterator
         delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
     head = _head("chatcmpl", "chat.completion.chunk", number, request)
     for part, reason in ((delta, None), ({}, _reason(chatted))):
-        choice = {"index": 0, "delta": part, "logprobs": None, "finish_reason": reason}
+        choice: Json = {"index": 0, "delta": part, "logprobs": None, "finish_reason": reason}
         yield {**head, "choices": [choice]}
     if request.usage:
         yield {**head, "choices": [], "usage": answer["usage"]}
