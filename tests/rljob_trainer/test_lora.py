@@ -415,10 +415,18 @@ def test_another_model_under_the_adapter_is_refused(folder, tmp_path):
     export_model(ref, tmp_path / "merged", "float32", base=Path(folder))
 
 
-def test_another_alpha_of_a_continued_adapter_is_refused(folder, tmp_path):
+def test_an_adapter_that_computes_something_else_than_the_runs_is_refused(folder, tmp_path):
+    """In a file that is continued, and in the spec: fewer layers, or another scale."""
     write_adapter(folder, tmp_path / "adapter")
     write_config(tmp_path / "run", continuing(tmp_path / "adapter").model.lora, folder)
     changed = json.loads((tmp_path / "adapter" / CONFIG).read_text()) | {"lora_alpha": 20}
     (tmp_path / "adapter" / CONFIG).write_text(json.dumps(changed))
-    with pytest.raises(DataError, match=r"alpha / rank 5, and the run began with 2.5: restore the file"):
-        check_continued(tmp_path / "run", continuing(tmp_path / "adapter").model.lora, Path(folder))
+    write_config(tmp_path / "spec", lora_spec().model.lora, folder)
+    check_continued(tmp_path / "spec", lora_spec(lora=LORA | {"dropout": 0.1}).model.lora, Path(folder))
+    for run, spec, problem, field in (
+        ("run", continuing(tmp_path / "adapter"), r"alpha is no longer .*\(10.0\)", "spec.model.lora.path"),
+        ("spec", lora_spec(lora=LORA | {"targetModules": ["q_proj"]}), r'targetModules .*"q_proj"', "spec.model.lora"),
+    ):
+        with pytest.raises(DataError, match=problem) as raised:
+            check_continued(tmp_path / run, spec.model.lora, Path(folder))
+        assert raised.value.field == field

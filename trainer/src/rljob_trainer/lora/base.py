@@ -5,17 +5,22 @@ An adapter computes something only with its model, of which a checkpoint holds n
 
 import hashlib
 import json
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 from rljob_api.resolve import ResolvedLora
 from rljob_trainer.errors import DataError, first_line
-from rljob_trainer.lora.files import CONFIG, read_config
+from rljob_trainer.lora.files import CONFIG, peft_config, read_config
 from rljob_trainer.lora.files import FIELD as ADAPTER_FIELD
 from rljob_trainer.volume import write_json
 
 FILE = "base.json"
 FIELD = "spec.model.path"
+LORA_FIELD = "spec.model.lora"
+
+_COMPUTING = {"rank": "r", "alpha": "lora_alpha", "targetModules": "target_modules"}
+"""What decides what the matrices compute, by its name in the API: its name in peft's files."""
 
 _BLOCK, _DISTANCE, _BLOCKS = 4096, 4 << 20, 1024
 """Bytes of a block that is read; between the beginnings of two, at most; and how many a file has, if it has so many."""
@@ -65,12 +70,14 @@ def check_continued(adapter: Path, lora: ResolvedLora, model: Path) -> None:
     adapter: the folder in the run or in its checkpoint. lora: as with_adapter returns it. model: below the adapter.
     """
     check_base(adapter, model, "restore them (model.revision pins one of the hub), or set checkpoint.resume to never")
-    if lora.path is None or not (adapter / CONFIG).exists():
+    if not (adapter / CONFIG).exists():
         return
-    config = read_config(adapter)
-    if (before := config["lora_alpha"] / config["r"]) != lora.scale:
-        raise DataError(
-            f"{CONFIG} there has alpha / rank {lora.scale:g}, and the run began with {before:g}: restore the file, or"
-            " set checkpoint.resume to never",
-            field=ADAPTER_FIELD,
-        )
+    before, now = read_config(adapter), peft_config(lora, "")
+    for name, key in _COMPUTING.items():
+        if before[key] != now[key]:
+            began = textwrap.shorten(json.dumps(before[key]), 80)
+            raise DataError(
+                f"its {name} is no longer the one that the run began with ({began}): restore it, or set"
+                " checkpoint.resume to never",
+                field=LORA_FIELD if lora.path is None else ADAPTER_FIELD,
+            )
