@@ -13,6 +13,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rljob_api import ResolvedSpec
+from rljob_api.resolve import ResolvedLora
 from rljob_trainer.checkpoint.export import export_adapter, export_model
 from rljob_trainer.checkpoint.manifest import MODEL, RANKS, commit
 from rljob_trainer.errors import DataError, JobError
@@ -397,12 +399,17 @@ def test_a_checkpoint_is_exported_as_an_adapter_of_peft_or_merged(folder, tmp_pa
     assert not (tmp_path / "other").exists()
 
 
+def lora_of(spec: ResolvedSpec) -> ResolvedLora:
+    assert spec.model.lora is not None
+    return spec.model.lora
+
+
 def test_another_model_under_the_adapter_is_refused(folder, tmp_path):
     """In the run's next attempt, and in an export from the place where the run found it."""
     tokenizer, base = write_model_dir(tmp_path / "tokenizer"), tmp_path / "base"
     shutil.copytree(folder, base)
     ref, _ = alone(lora_spec(), checkpoint_of, str(base), tokenizer, tmp_path / "run")
-    saved, lora = ref.path / MODEL / ADAPTER, lora_spec().model.lora
+    saved, lora = ref.path / MODEL / ADAPTER, lora_of(lora_spec())
     check_continued(saved, lora, Path(folder))
     whole_file = bytearray((base / "model.safetensors").read_bytes())
     for change in (whole_file[:-1] + bytes([whole_file[-1] ^ 1]), whole_file + b"0"):
@@ -418,15 +425,15 @@ def test_another_model_under_the_adapter_is_refused(folder, tmp_path):
 def test_an_adapter_that_computes_something_else_than_the_runs_is_refused(folder, tmp_path):
     """In a file that is continued, and in the spec: fewer layers, or another scale."""
     write_adapter(folder, tmp_path / "adapter")
-    write_config(tmp_path / "run", continuing(tmp_path / "adapter").model.lora, folder)
+    write_config(tmp_path / "run", lora_of(continuing(tmp_path / "adapter")), folder)
     changed = json.loads((tmp_path / "adapter" / CONFIG).read_text()) | {"lora_alpha": 20}
     (tmp_path / "adapter" / CONFIG).write_text(json.dumps(changed))
-    write_config(tmp_path / "spec", lora_spec().model.lora, folder)
-    check_continued(tmp_path / "spec", lora_spec(lora=LORA | {"dropout": 0.1}).model.lora, Path(folder))
+    write_config(tmp_path / "spec", lora_of(lora_spec()), folder)
+    check_continued(tmp_path / "spec", lora_of(lora_spec(lora=LORA | {"dropout": 0.1})), Path(folder))
     for run, spec, problem, field in (
         ("run", continuing(tmp_path / "adapter"), r"alpha is no longer .*\(10.0\)", "spec.model.lora.path"),
         ("spec", lora_spec(lora=LORA | {"targetModules": ["q_proj"]}), r'targetModules .*"q_proj"', "spec.model.lora"),
     ):
         with pytest.raises(DataError, match=problem) as raised:
-            check_continued(tmp_path / run, spec.model.lora, Path(folder))
+            check_continued(tmp_path / run, lora_of(spec), Path(folder))
         assert raised.value.field == field
