@@ -214,10 +214,9 @@ def test_turns_end_and_wrong_calls_are_refused():
         with pytest.raises(Refused, match="before the policy took a turn"):
             session.episode(1.0, None, {})
         assert await session.call("encode", "ab") == ids_of(tokenized, "ab").tolist()
+        full = Session(task_of(tokenized), Script(tokenized), tokenized, Limits(1, 3, "train", "train"))
         with pytest.raises(Over):
-            await (full := Session(task_of(tokenized), Script(tokenized), tokenized, Limits(1, 3, "train"))).call(
-                "generate", [1, 2, 3]
-            )
+            await full.call("generate", [1, 2, 3])
         left_out = full.episode(None, None, {})
         assert (left_out.status, left_out.trajectories) == ("truncated", ())
         assert left_out.reason == "its prompt did not fit environment.maxEpisodeTokens (3)"
