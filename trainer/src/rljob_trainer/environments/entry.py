@@ -79,7 +79,7 @@ def _command(command: Sequence[str], base_dir: Path) -> Rollout:
 def _function(entry: Callable[..., Any], arguments: Mapping[str, Any]) -> Rollout:
     if is_agent(entry):
         given = partial(entry, **arguments)
-        _bind(entry, (None,), {**arguments, **dict.fromkeys(PARAMETERS)})
+        _bind(entry, ("task",), {**arguments, **dict.fromkeys(PARAMETERS)})
         return partial(play_agent, given)
     if not inspect.iscoroutinefunction(entry):
         raise LoadError(f"{entry.__name__} is not async: write `async def {entry.__name__}`", f"{FIELD}.entry")
