@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from rljob_api.show import TextDumper
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
+from rljob_api.v1alpha1.terms import OFFLINE
 from rljob_trainer.convert.conversion import Conversion
 
 _ABSENT: Final = object()
@@ -77,7 +78,7 @@ def _with_preset(fields: dict[str, Any]) -> dict[str, Any]:
     asked = {name.removeprefix(_ALGORITHM): value for name, value in fields.items() if name.startswith(_ALGORITHM)}
     if not asked or "preset" in asked:
         return fields
-    candidates = {preset: _differing(preset, asked) for preset in PRESETS if preset != "sft"}
+    candidates = {preset: _differing(preset, asked) for preset in PRESETS if preset not in OFFLINE}
     preset = min(candidates, key=lambda name: _distance(name, candidates[name]))
     chosen = {"algorithm.preset": preset} | {_ALGORITHM + name: value for name, value in candidates[preset].items()}
     written: dict[str, Any] = {}

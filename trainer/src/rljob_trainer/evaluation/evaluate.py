@@ -71,7 +71,10 @@ def evaluate(
 
 def _check(spec: ResolvedSpec, ks: Sequence[int], samples: int) -> None:
     if spec.supervised_only:
-        raise JobError("preset sft has no rewards to evaluate with: choose an RL preset", field="spec.algorithm.preset")
+        raise JobError(
+            f"preset {spec.algorithm.preset} has no rewards to evaluate with: choose an RL preset",
+            field="spec.algorithm.preset",
+        )
     if spec.rewards.served:
         message = f"eval starts no server for {spec.rewards.served[0].name}: set its url to a server that runs already"
         raise JobError(message, field="spec.rewards.models")
