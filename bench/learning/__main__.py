@@ -97,7 +97,7 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"no run is all of that; there are: {_runs_of(options.tasks)}")
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        for task in TASKS:
+        for task in (task for task in TASKS if options.tasks is None or task.name in options.tasks):
             load_rljob(task.example, options.overrides)
     except (OSError, InvalidRLJob) as error:
         parser.error(str(error))
