@@ -115,7 +115,7 @@ PRESETS: Final = {
 ADVANTAGES_SEEDS: Final = {
     name: SEEDS if name == "dr_grpo" else (0,)
     for name in ADVANTAGES
-    if name not in {"grpo", "remax", "gae", "best_worst"}
+    if name not in {"grpo", "remax", "gae", "best_worst", "gigpo"}
 }
 """TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 

@@ -21,6 +21,7 @@ from rljob_api.v1alpha1.terms import (
     KlPlacement,
     Loss,
     Preset,
+    StepwiseAdvantage,
 )
 
 __all__ = [
@@ -74,6 +75,8 @@ _REFERENCE = (
     f"{_PENALTY[1]}, or loss is {' or '.join(PAIRED)}",
 )
 
+PER_STEP = "has(self.stepwiseAdvantage) && self.stepwiseAdvantage == 'per_step'"
+
 _COVARIANCE = LOSS_SETTINGS["clip_cov"]
 
 EFFECTIVE = {
@@ -89,7 +92,15 @@ EFFECTIVE = {
     "klCovRatio": _with_losses("kl_cov"),
     "ppoKlCoef": _with_losses("kl_cov"),
     "dpoBeta": _with_losses("dpo"),
-    "gamma": (f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae']", "advantage is reinforce_plus_plus or gae"),
+    "gamma": (
+        f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo'] || {PER_STEP}",
+        "advantage is reinforce_plus_plus, gae or gigpo, or stepwiseAdvantage is per_step",
+    ),
+    "stepwiseAdvantage": (
+        f"!({_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'remax', 'best_worst'])",
+        "advantage compares the episodes of a group, and is neither gigpo nor best_worst",
+    ),
+    "stepAdvantageW": (f"{_ADVANTAGE} == 'gigpo'", "advantage is gigpo"),
     "lambda": (f"{_ADVANTAGE} == 'gae'", "advantage is gae"),
     "kl.estimator": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.coefficient": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
@@ -114,7 +125,7 @@ _CORRECTED = (
 _REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinforce'"
 
 UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
-    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries",
+    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries", "stepwiseAdvantage", "stepAdvantageW",
 )  # fmt: skip
 """The fields that no preset sets."""
 
@@ -312,7 +323,25 @@ class Algorithm(ApiModel):
         ),
     )
     gamma: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Discount of token rewards in reinforce_plus_plus and gae."
+        None,
+        description=(
+            "Discount of token rewards in reinforce_plus_plus and gae, and of rewards of turns in gigpo and per_step."
+        ),
+    )
+    stepwise_advantage: StepwiseAdvantage | None = Field(
+        None,
+        description=(
+            "What the turns of an episode share (rLLM's stepwise_advantage.mode): with broadcast, the default, its"
+            " advantage; with per_step each turn has its own, from the discounted rewards that follow it, compared with"
+            " the same turn of other episodes of its group."
+        ),
+    )
+    step_advantage_w: Annotated[float, Field(ge=0, le=1000)] | None = Field(
+        None,
+        description=(
+            "Weight of gigpo's comparison of turns that begin in the same state (verl-agent's step_advantage_w); the"
+            " default is 1."
+        ),
     )
     lambda_: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,

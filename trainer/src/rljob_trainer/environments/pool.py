@@ -57,7 +57,7 @@ class EnvironmentPool:
         log: Path | None = None,
     ) -> None:
         self._spec, self._make_tokenized = spec, tokenized
-        self._limits = Limits(spec.max_turns, spec.max_episode_tokens or tokens, spec.on_overflow)
+        self._limits = Limits(spec.max_turns, spec.max_episode_tokens or tokens, spec.on_overflow, spec.on_truncated)
         self._timeout, self._deadline = parse_duration(spec.timeout), parse_duration(spec.deadline)
         code = {name: getattr(spec, name) for name in ("path", "module", "source", "entry", "arguments")}
         setup = {
@@ -65,7 +65,6 @@ class EnvironmentPool:
             "base_dir": str(base_dir.resolve()),
             "tools": spec.tools,
             "builtin_tools": [builtin_settings(tool) for tool in spec.builtin_tools],
-            "max_turns": spec.max_turns,
         }
         self._settings = ProcessSettings(setup, spec.python, tuple(spec.env), log)
         self._processes: list[EnvironmentProcess] = []  # that may get episodes
