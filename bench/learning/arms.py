@@ -29,6 +29,7 @@ class Task:
     its warm-up is longer: after 10 steps of it Adam's estimates are of too few gradients, and shuffled rewards swung a
     validation by 0.19.
     pretrained: what `rljob model fetch` calls the model in the folder `model` beside the example.
+    folder: of examples/; the default is the name.
     """
 
     name: str
@@ -37,10 +38,11 @@ class Task:
     held_with: tuple[str, ...] = ()
     of: Literal["level", "gain", "factor"] = "level"
     pretrained: str | None = None
+    folder: str | None = None
 
     @property
     def example(self) -> Path:
-        return ROOT / "examples" / self.name / "rljob.yaml"
+        return ROOT / "examples" / (self.folder or self.name) / "rljob.yaml"
 
     def reached(self, start: float, end: float) -> bool:
         return end > start and end >= self.level(start)
@@ -87,8 +89,9 @@ TASKS: Final = (
     ),
     Task("countdown", 0.3, held=0.2, of="gain"),
     Task("smollm2", 2.0, of="factor", pretrained="smollm2-135m"),
+    Task("calculator", 0.9, pretrained="smollm2-135m", folder="calculator-tool"),
 )
-REVERSE_TEXT, ADDITION, COUNTDOWN, SMOLLM2 = TASKS
+REVERSE_TEXT, ADDITION, COUNTDOWN, SMOLLM2, CALCULATOR = TASKS
 
 CONTROL_BAND: Final = 0.1
 CONTROL_SHARE: Final = 0.25
@@ -108,7 +111,7 @@ PRESETS: Final = {
 """Each with all that its preset sets, and several seeds. Their own advantages and losses have no other arm."""
 
 ADVANTAGES_SEEDS: Final = {
-    name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name not in {"grpo", "remax", "gae"}
+    name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name not in {"grpo", "remax", "gae", "gigpo"}
 }
 """TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 

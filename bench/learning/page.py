@@ -28,8 +28,9 @@ from rljob_trainer.progress import names
 
 _METHOD = """Each task is its example: [reverse-text](../../examples/reverse-text/README.md),
 [addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md),
-[smollm2](../../examples/smollm2/README.md), which starts from a pretrained model. Rewards are those of responses to
-held-out prompts, greedy except for smollm2's, which are sampled at temperature 1, after the supervised steps (start)
+[smollm2](../../examples/smollm2/README.md) and [calculator](../../examples/calculator-tool/README.md), an environment
+with a tool, which start from a pretrained model. Rewards are those of responses to held-out prompts, greedy except for
+those two, which are sampled at temperature 1, after the supervised steps (start)
 and after the last RL step (end): {prompts}.
 Training uses none of them, no sum of addition with exchanged numbers and no other target of the same numbers; it uses
 the reverse of {backwards} words of reverse-text, and sums and products of smollm2 with exchanged numbers. Adding all

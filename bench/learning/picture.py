@@ -26,9 +26,9 @@ _MARKERS = "os^Dv*"
 
 def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
     """Above, each task with its controls; then tasks beside TRL and LoRA, and reverse-text by preset and its parts."""
-    drawn = Figure(figsize=(21, 7.5), layout="constrained", facecolor="white")
+    drawn = Figure(figsize=(25, 7.5), layout="constrained", facecolor="white")
     FigureCanvasAgg(drawn)
-    axes = drawn.subplots(2, 5).ravel()
+    axes = drawn.subplots(2, 6).ravel()
     for place, task in zip(axes, TASKS, strict=False):
         _panel(place, task.name, _of(found, task, ("main", "held", "control")), goal=task)
     others: list[tuple[Task, str, tuple[Role, ...], bool]] = [
@@ -39,11 +39,13 @@ def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
         (SMOLLM2, "LoRA and TRL", ("main", "engine", "trl"), False),
         (COUNTDOWN, "PPO", ("main", "preset"), False),
     ]
-    for place, (task, title, roles, one_seed) in zip(axes[len(TASKS) :], others, strict=True):
+    for place, (task, title, roles, one_seed) in zip(axes[len(TASKS) :], others, strict=False):
         runs = _of(found, task, roles)
         if one_seed:
             runs = {name: one for name, each in runs.items() if (one := of_one_seed(each))}
         _panel(place, f"{task.name}: {title}", runs)
+    for place in axes[len(TASKS) + len(others) :]:
+        place.set_axis_off()
     return drawn
 
 

@@ -1,7 +1,11 @@
 """The policy with an adapter on a rank, against peft: what it computes, trains, saves, compares with and sends."""
 
 import json
+import shutil
+import time
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -9,9 +13,12 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rljob_api import ResolvedSpec
+from rljob_api.resolve import ResolvedLora
 from rljob_trainer.checkpoint.export import export_adapter, export_model
 from rljob_trainer.checkpoint.manifest import MODEL, RANKS, commit
 from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.lora.base import check_continued, write_base
 from rljob_trainer.lora.files import ADAPTER, CONFIG, TENSORS, is_adapter, read_tensors, write_config
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.rank.rank import Rank
@@ -68,13 +75,18 @@ def supervise(worker: Rank, rate=RATE, step=MARK):
     worker.supervised_step(plans[worker.settings.rank], totals, TRAJECTORIES, rate, step)
 
 
-def train(worker: Rank, rate=RATE):
-    """One RL step."""
+def prepare(worker: Rank):
     plans, totals = plans_of(TRAJECTORIES, worker.settings.world, 50)
     plan = plans[worker.settings.rank]
     places, groups = bundle_of(TRAJECTORIES)
     worker.prepare(plan, totals, places, groups)
-    worker.update([ADVANTAGES[i] for i in plan.samples], rate, 0.0, MARK)
+    return plan
+
+
+def train(worker: Rank, rate=RATE):
+    """One RL step."""
+    plan = prepare(worker)
+    return worker.update([ADVANTAGES[i] for i in plan.samples], rate, 0.0, MARK)
 
 
 def trained(worker: Rank):
@@ -264,6 +276,51 @@ def test_dropout_acts_in_training_alone_and_by_the_seed(folder):
     assert any(not torch.allclose(first[name], plain[name], atol=1e-6) for name in first)
 
 
+def test_a_bypass_with_dropout_reports_what_the_policy_says_without_it(folder, adapter):
+    def run(worker):
+        start(worker, folder, "rl")
+        before = np.concatenate(worker.log_probs(TRAJECTORIES))
+        return np.abs(before + 1).mean(), train(worker).importance.finish().mean_difference
+
+    lora, bypass = {"path": str(adapter), "dropout": 0.5}, {"rolloutCorrection": {"bypassMode": True}}
+    spec = with_adapter(lora_spec(lora=lora, algorithm=bypass), adapter)
+    expected, found = alone(spec, run)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_checkpoint_in_the_making_holds_the_adapter_and_not_the_one_that_scores_for_the_reference(folder, tmp_path):
+    """The saving thread is slow: it copies while the next step scores with the reference's adapter in its place."""
+
+    def run(worker, monkeypatch):
+        start(worker, folder, "rl")
+        train(worker)
+        scoring, take, scored = worker.reference.scoring, worker.saver._copy.take, Event()
+        saved = []
+
+        @contextmanager
+        def slow_scoring():
+            with scoring() as policy:
+                scored.set()
+                time.sleep(0.2)
+                yield policy
+
+        def slow_take(state):
+            scored.wait(0.5)
+            saved.append({name: whole(each) for name, each in take(state)["policy"]["model"].items()})
+            return state
+
+        monkeypatch.setattr(worker.reference, "scoring", slow_scoring)
+        monkeypatch.setattr(worker.saver._copy, "take", slow_take)
+        expected = trained(worker)
+        worker.begin_save(str(tmp_path / "ranks"))
+        prepare(worker)
+        worker.finish_save()
+        torch.testing.assert_close(saved[0], expected, rtol=0, atol=0)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        alone(lora_spec(algorithm={"kl": {"refreshEvery": 10}}), run, monkeypatch)
+
+
 def test_in_bfloat16_the_frozen_model_is_and_the_adapter_is_not(folder):
     def dtypes(worker):
         start(worker, folder, "rl")
@@ -317,6 +374,7 @@ def checkpoint_of(worker, folder, tokenizer, run):
     AutoTokenizer.from_pretrained(tokenizer).save_pretrained(staged / MODEL)
     (staged / MODEL / "config.json").write_bytes((Path(folder) / "config.json").read_bytes())
     write_config(staged / MODEL / ADAPTER, worker.spec.model.lora, folder)
+    write_base(staged / MODEL / ADAPTER, Path(folder))
     start(worker, folder, "rl")
     train(worker)
     train(worker)
@@ -339,3 +397,43 @@ def test_a_checkpoint_is_exported_as_an_adapter_of_peft_or_merged(folder, tmp_pa
     with pytest.raises(DataError, match=r"cannot be added to the model in .*nowhere.*--base"):
         export_model(ref, tmp_path / "other", "float32", base=tmp_path / "nowhere")
     assert not (tmp_path / "other").exists()
+
+
+def lora_of(spec: ResolvedSpec) -> ResolvedLora:
+    assert spec.model.lora is not None
+    return spec.model.lora
+
+
+def test_another_model_under_the_adapter_is_refused(folder, tmp_path):
+    """In the run's next attempt, and in an export from the place where the run found it."""
+    tokenizer, base = write_model_dir(tmp_path / "tokenizer"), tmp_path / "base"
+    shutil.copytree(folder, base)
+    ref, _ = alone(lora_spec(), checkpoint_of, str(base), tokenizer, tmp_path / "run")
+    saved, lora = ref.path / MODEL / ADAPTER, lora_of(lora_spec())
+    check_continued(saved, lora, Path(folder))
+    whole_file = bytearray((base / "model.safetensors").read_bytes())
+    for change in (whole_file[:-1] + bytes([whole_file[-1] ^ 1]), whole_file + b"0"):
+        (base / "model.safetensors").write_bytes(change)
+        with pytest.raises(DataError, match=r"not those of the model that was adapted: .*resume to never") as raised:
+            check_continued(saved, lora, base)
+        assert raised.value.field == "spec.model.path"
+    with pytest.raises(DataError, match=r"not those of the model that was adapted: .*--base"):
+        export_model(ref, tmp_path / "merged", "float32")
+    export_model(ref, tmp_path / "merged", "float32", base=Path(folder))
+
+
+def test_an_adapter_that_computes_something_else_than_the_runs_is_refused(folder, tmp_path):
+    """In a file that is continued, and in the spec: fewer layers, or another scale."""
+    write_adapter(folder, tmp_path / "adapter")
+    write_config(tmp_path / "run", lora_of(continuing(tmp_path / "adapter")), folder)
+    changed = json.loads((tmp_path / "adapter" / CONFIG).read_text()) | {"lora_alpha": 20}
+    (tmp_path / "adapter" / CONFIG).write_text(json.dumps(changed))
+    write_config(tmp_path / "spec", lora_of(lora_spec()), folder)
+    check_continued(tmp_path / "spec", lora_of(lora_spec(lora=LORA | {"dropout": 0.1})), Path(folder))
+    for run, spec, problem, field in (
+        ("run", continuing(tmp_path / "adapter"), r"alpha is no longer .*\(10.0\)", "spec.model.lora.path"),
+        ("spec", lora_spec(lora=LORA | {"targetModules": ["q_proj"]}), r'targetModules .*"q_proj"', "spec.model.lora"),
+    ):
+        with pytest.raises(DataError, match=problem) as raised:
+            check_continued(tmp_path / run, lora_of(spec), Path(folder))
+        assert raised.value.field == field

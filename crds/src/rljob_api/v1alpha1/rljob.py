@@ -133,6 +133,12 @@ class RLJobSpec(ApiModel):
             "rollout.samplesPerPrompt",
         ),
         Rule(
+            f"has(self.environment) || {_ADVANTAGE} != 'gigpo' && !has(self.algorithm.stepwiseAdvantage)",
+            "a single turn has no other turn to be compared with: set environment, or remove"
+            " algorithm.stepwiseAdvantage and choose another advantage than gigpo",
+            "algorithm",
+        ),
+        Rule(
             "!has(self.actor.miniBatchSize) || self.data.promptsPerStep % self.actor.miniBatchSize == 0",
             "actor.miniBatchSize must divide data.promptsPerStep: set it to a divisor, or remove it",
             "actor.miniBatchSize",
@@ -166,6 +172,11 @@ class RLJobSpec(ApiModel):
             "actor.tokensPerMicroBatch must be at least data.maxPromptTokens + data.maxResponseTokens, the longest"
             " sample: raise it",
             "actor.tokensPerMicroBatch",
+        ),
+        Rule(
+            "!has(self.environment) || !has(self.environment.toolParser) || self.rollout.engine == 'vllm'",
+            "environment.toolParser names a parser of vLLM: set rollout.engine to vllm, or remove it",
+            "environment.toolParser",
         ),
         Rule(
             "!has(self.environment) || !has(self.environment.maxEpisodeTokens)"
