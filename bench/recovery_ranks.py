@@ -131,7 +131,7 @@ def _row(stage: Stage, directory: Path, before: int) -> list[str]:
         stage.name,
         f"{before + 1} to {lines[-1]['step']}",
         f"{median(line[names.TIME_STEP] for line in lines):.2f}",
-        f"{max(line[names.SYNC_PROBE_MEAN] for line in lines):.2g}",
+        f"{max(line[names.SYNC_PROBE_MEAN] for line in lines if names.SYNC_PROBE_MEAN in line):.2g}",
         f"{mean(line[names.REWARD_MEAN] for line in lines):.3f}",
     ]
 
