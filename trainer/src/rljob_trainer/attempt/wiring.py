@@ -46,6 +46,8 @@ from rljob_trainer.loop.stages import with_length
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.losses.kl_controller import KlController
+from rljob_trainer.memory.defaults import MANY_SEQUENCES
+from rljob_trainer.memory.work import FEW_SEQUENCES
 from rljob_trainer.preflight.attempt import check_fabric
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
@@ -242,7 +244,7 @@ class Wiring:
             fingerprint=self._rollout_fingerprint,
             seed=self._spec.rollout.seed,
             deterministic=self._spec.rollout.deterministic,
-            engine_runs=self._spec.rollout.max_num_seqs,
+            engine_runs=self._spec.rollout.max_num_seqs or MANY_SEQUENCES,
             trust_remote_code=self._spec.model.trust_remote_code,
             environment=environment,
             episode_tokens=self._spec.longest_sample,
@@ -258,7 +260,8 @@ class Wiring:
             max_model_len=max_model_len(self._spec),
             dtype=compute_dtype(self._spec, self._device),
             device=self._device,
-            max_num_seqs=rollout.max_num_seqs,
+            max_num_seqs=rollout.max_num_seqs or FEW_SEQUENCES,
+            more_if_room=rollout.max_num_seqs is None,
             tensor_parallel_size=rollout.tensor_parallel_size,
             engines_per_gpu=rollout.engines_per_gpu,
             gpu_memory_utilization=rollout.gpu_memory_utilization,

@@ -16,6 +16,7 @@ from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.workers.host import Host
+from rljob_trainer.workers.trace import traced
 
 log = structlog.get_logger()
 
@@ -73,9 +74,12 @@ class EngineProcess:
 
         def work() -> list[Completion]:
             engine = self._engine()
-            engine.finish_update(version)
-            engine.wake()
-            answers, others = _probe(engine, prompts, max_tokens)
+            with traced("complete_update/finish"):
+                engine.finish_update(version)
+            with traced("complete_update/wake"):
+                engine.wake()
+            with traced("complete_update/probe"):
+                answers, others = _probe(engine, prompts, max_tokens)
             self._loop.keep(others)
             return answers
 

@@ -72,7 +72,7 @@ def _measured(config: PreTrainedConfig, lora: ResolvedLora | None, *, trust_remo
         # activation function is computed again.
         compiled=eager - sum(each.nbytes for each in wide) // per_layer - widest,
         widest=widest,
-        kv=_kv(config, len(blocks)),
+        kv=kv_bytes(config, len(blocks)),
         adapter=sum(each.numel() for name, each in model.named_parameters() if is_adapter(name)),
     )
 
@@ -120,7 +120,7 @@ def _attend(
 AttentionInterface.register(_ATTENTION, _attend)
 
 
-def _kv(config: PreTrainedConfig, layers: int) -> int:
+def kv_bytes(config: PreTrainedConfig, layers: int) -> int:
     """Bytes of a token in bfloat16. Latent attention, such as DeepSeek's, caches one vector for all heads."""
     if latent := getattr(config, "kv_lora_rank", None):
         return layers * (latent + config.qk_rope_head_dim) * 2

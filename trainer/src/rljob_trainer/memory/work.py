@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from rljob_api import ResolvedSpec
 from rljob_trainer.memory.model import ModelSize
 
+FEW_SEQUENCES = 256
+"""That an engine generates at once, unless the job or memory.defaults says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -72,7 +75,7 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
         engines=0 if spec.supervised_only else rollout.engines_per_gpu,
         share=rollout.gpu_memory_utilization if rollout.engine == "vllm" else 0.0,
         tensor_parallel=rollout.tensor_parallel_size,
-        sequences=rollout.max_num_seqs,
+        sequences=rollout.max_num_seqs or FEW_SEQUENCES,
         eager=rollout.enforce_eager,
         keeps_model=lora is not None and not lora.merge and not spec.supervised_only,
         critic=critic,

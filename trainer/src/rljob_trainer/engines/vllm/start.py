@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from typing import Any, get_args
 
 from rljob_api.resolve import ResolvedLora
@@ -10,8 +11,10 @@ from rljob_trainer.engines.vllm.arguments import FIELD, parsed
 from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE, report_numbers
 from rljob_trainer.engines.vllm.worker_extension import EXTENSION
 from rljob_trainer.errors import InfrastructureError, JobError, quoted
+from rljob_trainer.memory.defaults import sequences_that_fit
 from rljob_trainer.memory.engine_advice import REST, engine_error, start_error
 from rljob_trainer.memory.held import Held
+from rljob_trainer.memory.measured import kv_bytes
 from rljob_trainer.weights.bucket import torch_dtype
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -38,6 +41,19 @@ def import_vllm(device: str) -> None:
 
     if device == "cpu":  # on GPUs it might look at them before CUDA_VISIBLE_DEVICES says which are the engine's
         vllm.LLMEngine  # noqa: B018  vLLM imports most of itself when this name is asked for
+
+
+def with_room_used(settings: EngineSettings) -> EngineSettings:
+    """The settings with as many sequences as the GPU allows, if the job leaves that open."""
+    if not settings.more_if_room or settings.device == "cpu":
+        return settings
+    import torch
+
+    config = _text_config(settings)
+    kv = kv_bytes(config, config.num_hidden_layers) / settings.tensor_parallel_size
+    total = torch.cuda.get_device_properties(0).total_memory
+    engine = settings.gpu_memory_utilization * total / settings.engines_per_gpu
+    return replace(settings, max_num_seqs=sequences_that_fit(kv, settings.max_model_len, engine), more_if_room=False)
 
 
 def start(settings: EngineSettings) -> Any:
