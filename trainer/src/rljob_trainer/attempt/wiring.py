@@ -46,8 +46,7 @@ from rljob_trainer.loop.stages import with_length
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.losses.kl_controller import KlController
-from rljob_trainer.memory.defaults import MANY_SEQUENCES
-from rljob_trainer.memory.work import FEW_SEQUENCES
+from rljob_trainer.memory.sequences import FEW_SEQUENCES, MANY_SEQUENCES
 from rljob_trainer.preflight.attempt import check_fabric
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
@@ -262,6 +261,7 @@ class Wiring:
             device=self._device,
             max_num_seqs=rollout.max_num_seqs or FEW_SEQUENCES,
             more_if_room=rollout.max_num_seqs is None,
+            keeps_contexts=self._spec.environment is not None,
             tensor_parallel_size=rollout.tensor_parallel_size,
             engines_per_gpu=rollout.engines_per_gpu,
             gpu_memory_utilization=rollout.gpu_memory_utilization,

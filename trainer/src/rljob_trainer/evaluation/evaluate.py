@@ -17,7 +17,7 @@ from rljob_trainer.errors import JobError
 from rljob_trainer.evaluation.passing import summary
 from rljob_trainer.evaluation.sampling import groups
 from rljob_trainer.evaluation.weights import model_name, start_engine
-from rljob_trainer.memory.defaults import MANY_SEQUENCES
+from rljob_trainer.memory.sequences import MANY_SEQUENCES
 from rljob_trainer.rank.model_source import locate_model
 from rljob_trainer.rewards.check import check_data_sources
 from rljob_trainer.rewards.scorer import Scorer

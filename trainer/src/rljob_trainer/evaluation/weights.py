@@ -14,7 +14,7 @@ from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.engines.engine import EngineSettings, RolloutEngine
 from rljob_trainer.engines.registry import ENGINES, create_engine
 from rljob_trainer.errors import DataError
-from rljob_trainer.memory.work import FEW_SEQUENCES
+from rljob_trainer.memory.sequences import FEW_SEQUENCES
 from rljob_trainer.rank.supported import max_model_len
 from rljob_trainer.volume import Volume
 from rljob_trainer.weights.bucket import BucketDescriptor

@@ -5,20 +5,11 @@ from rljob_api.resolve import ResolvedActor
 from rljob_api.v1alpha1.rollout import Rollout
 from rljob_trainer.memory.model import ModelSize
 from rljob_trainer.memory.phases import phases
-from rljob_trainer.memory.work import FEW_SEQUENCES, work_of
-
-MANY_SEQUENCES = 512
+from rljob_trainer.memory.sequences import sequences_that_fit
+from rljob_trainer.memory.work import work_of
 
 _MOST = 0.9
 """Share of a GPU that an update without recomputation may take: plans are within a tenth of measured peaks."""
-
-
-def sequences_that_fit(kv: float, longest: int, engine: float) -> int:
-    """Value of rollout.maxNumSeqs: many, if the KV cache of so many full sequences takes at most half of an engine.
-
-    kv: bytes of a token in one GPU's KV cache. longest: tokens of a sequence. engine: bytes that it may use of a GPU.
-    """
-    return MANY_SEQUENCES if 2 * MANY_SEQUENCES * longest * kv <= engine else FEW_SEQUENCES
 
 
 def with_defaults(spec: ResolvedSpec, size: ModelSize, gpu: int, critic: ModelSize | None = None) -> ResolvedSpec:
