@@ -64,7 +64,7 @@ class Rollout(ApiModel):
         1,
         description=(
             "Engines that share a GPU; on CPUs, engines per rank. Two generate faster than one if a step of the model"
-            " takes the GPU less time than the host, as below 1B parameters."
+            " takes the GPU less time than the host, as below 2B parameters."
         ),
     )
     gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.95)] = Field(

@@ -24,6 +24,7 @@ from rljob_trainer.attempt.claim import check_not_superseded, root_claim
 from rljob_trainer.attempt.model_folder import prepare_model_folder
 from rljob_trainer.attempt.origin import Origin, find_origin, restore
 from rljob_trainer.attempt.resumption import Resumption
+from rljob_trainer.compute.compiled import compiled_folder
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.data.prompts import load_prompts
 from rljob_trainer.data.stream import SupervisedStream, TaskStream
@@ -96,7 +97,13 @@ class Wiring:
             1 if job.spec.rollout.deterministic else len(os.sched_getaffinity(0)) // job.spec.cluster.ranks_per_node
         )
         self._context = WorkerContext(
-            self._spec, self._device, max(1, threads), self._roster, self._heartbeats, placement
+            self._spec,
+            self._device,
+            max(1, threads),
+            self._roster,
+            self._heartbeats,
+            placement,
+            compiled_folder(volume.root),
         )
         self._ranks = RankClient(self._context)
 

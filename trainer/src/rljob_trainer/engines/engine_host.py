@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import structlog
 
+from rljob_trainer.compute.compiled import keep_compiled
 from rljob_trainer.engines.calls import Delivery, Receiver, Subscriber
 from rljob_trainer.engines.engine import Completion, EngineSettings, Request, RolloutEngine
 from rljob_trainer.engines.engine_loop import EngineLoop
@@ -170,8 +171,11 @@ class EngineHost(Host):
     harmless = frozenset(method.__name__ for method in (EngineProcess.submit, EngineProcess.abort))  # see Subscriber
     worker: EngineProcess
 
-    def create(self, name: str, settings: EngineSettings, threads: int) -> EngineProcess:
+    def create(
+        self, name: str, settings: EngineSettings, threads: int, compiled: str | None = None
+    ) -> EngineProcess:  # fmt: skip
         """Imports what the engine needs, while others still read data and weights."""
+        keep_compiled(compiled)
         with suppress(JobError):  # vLLM is missing: start says so
             ENGINES[settings.kind].factory(settings.device)
         if settings.device == "cpu":

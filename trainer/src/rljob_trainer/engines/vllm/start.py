@@ -65,10 +65,10 @@ def _kv_of_token(settings: EngineSettings) -> float:
 
 
 def _share(settings: EngineSettings) -> float:
-    """Bytes of a GPU that one engine may use. Asked without a CUDA context, which workers of vLLM could not inherit."""
-    from vllm.platforms import current_platform
+    """Bytes of a GPU that one engine may use."""
+    import torch
 
-    total: int = current_platform.get_device_total_memory()
+    total: int = torch.cuda.get_device_properties(0).total_memory
     return settings.gpu_memory_utilization * total / settings.engines_per_gpu
 
 
