@@ -241,7 +241,8 @@ class Wiring:
                 raise error
 
     def _rollout_settings(self, origin: Origin) -> RolloutSettings:
-        environment = self._spec.environment
+        environment, rollout = self._spec.environment, self._spec.rollout
+        most = MANY_SEQUENCES if rollout.engine == "vllm" and self._device == "cuda" else FEW_SEQUENCES
         now = origin.template_time(root_claim(self._volume, self._attempt)) if environment is not None else None
         return RolloutSettings(
             rewards=self._spec.rewards,
@@ -253,7 +254,7 @@ class Wiring:
             fingerprint=self._rollout_fingerprint,
             seed=self._spec.rollout.seed,
             deterministic=self._spec.rollout.deterministic,
-            engine_runs=self._spec.rollout.max_num_seqs or MANY_SEQUENCES,
+            engine_runs=rollout.max_num_seqs or most,
             trust_remote_code=self._spec.model.trust_remote_code,
             environment=environment,
             episode_tokens=self._spec.longest_sample,
