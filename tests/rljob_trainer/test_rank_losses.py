@@ -32,7 +32,7 @@ TRAJECTORIES = [
 ADVANTAGES = random_advantages(TRAJECTORIES)
 REWARDS = [0.0, 1.0, 0.0, 0.5, -1.0, 1.0, 0.0, 2.0, 0.0]
 TOLERANCE = 2e-5
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "gspo": {},
     "geo_mean": {},
     "topr": {},
