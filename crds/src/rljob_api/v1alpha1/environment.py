@@ -7,6 +7,8 @@ from pydantic import Field, StringConstraints
 from rljob_api.v1alpha1.base import (
     MODULE_PATTERN,
     PARSER_PATTERN,
+    TOOL_PATTERN,
+    URL_PATTERN,
     VARIABLE_PATTERN,
     ApiModel,
     Duration,
@@ -17,7 +19,8 @@ from rljob_api.v1alpha1.base import (
 
 Name = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)]
 
-_SOURCES = "[has(self.path), has(self.module), has(self.source)].filter(x, x).size()"
+_SOURCES = "[has(self.path), has(self.module), has(self.source), self.command.size() > 0].filter(x, x).size()"
+_NO_CODE = "self.builtinTools.size() + self.mcpServers.size()"
 
 
 class BuiltinTool(ApiModel):
@@ -55,12 +58,44 @@ class BuiltinTool(ApiModel):
     )
 
 
+Argument = Annotated[str, StringConstraints(max_length=1024)]
+ToolName = Annotated[str, StringConstraints(pattern=TOOL_PATTERN, min_length=1, max_length=128)]
+
+
+class McpServer(ApiModel):
+    """A server of the Model Context Protocol, whose tools the policy may call. It needs the extra `mcp`."""
+
+    name: ToolName = Field(description="Its name in messages.")
+    command: Annotated[list[Argument], Field(max_length=64)] = Field(
+        default_factory=list,
+        description=(
+            "The program and its arguments. Each environment process starts one, which sees the same variables; its"
+            " standard input and output are the connection."
+        ),
+    )
+    url: Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=1024)] | None = Field(
+        None, description="The server's URL (streamable HTTP)."
+    )
+    tools: Annotated[list[ToolName], Field(max_length=64)] = Field(
+        default_factory=list, description="The server's tools that the policy may call; the default is all."
+    )
+
+    rules = (
+        Rule(
+            "has(self.url) != (self.command.size() > 0)",
+            "a server has one address: set command or url",
+            "command",
+        ),
+    )
+
+
 class Environment(ApiModel):
-    """What the policy plays in: a function, a class, or a list of tools, in Python code that runs in processes.
+    """What the policy plays in: a function, a class, tools or an agent, in Python code that runs in processes.
 
     async def rollout(task, policy) plays an episode with policy.chat(messages, tools) or policy.generate(token_ids). A
     class has reset(task), which returns the first observation or None, and step(answer), which returns (observation,
-    reward, done). Tools are functions with type hints and docstrings.
+    reward, done). Tools are functions with type hints and docstrings. An agent, def run(task, base_url, api_key) or a
+    command, talks to an OpenAI-compatible endpoint.
     """
 
     path: Path | None = Field(None, description="A Python file; a relative path is relative to the RLJob's file.")
@@ -70,9 +105,22 @@ class Environment(ApiModel):
     source: Annotated[str, StringConstraints(min_length=1, max_length=65_536)] | None = Field(
         None, description="Python source code."
     )
+    command: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]], Field(max_length=256)
+    ] = Field(
+        default_factory=list,
+        description=(
+            "A program and its arguments, in place of Python code: one process an episode, in the folder of the"
+            " RLJob's file. It finds an OpenAI-compatible endpoint in OPENAI_BASE_URL and OPENAI_API_KEY, and the"
+            " task as JSON on its standard input."
+        ),
+    )
     entry: Name | None = Field(
         None,
-        description="The function or class in path, module or source. The default is rollout, or else Environment.",
+        description=(
+            "The function or class in path, module or source. The default is rollout, or else Environment, or else"
+            " run. A function with the parameters base_url and api_key gets an OpenAI-compatible endpoint."
+        ),
     )
     tools: Annotated[list[Name], Field(max_length=64)] = Field(
         default_factory=list,
@@ -84,6 +132,11 @@ class Environment(ApiModel):
     builtin_tools: Annotated[list[BuiltinTool], Field(max_length=8)] = Field(
         default_factory=list,
         description="Tools of the trainer, beside those of `tools`. They need no code.",
+        json_schema_extra=list_map("name"),
+    )
+    mcp_servers: Annotated[list[McpServer], Field(max_length=8)] = Field(
+        default_factory=list,
+        description="Servers of the Model Context Protocol whose tools the policy may call, beside the others.",
         json_schema_extra=list_map("name"),
     )
     tool_parser: Annotated[str, StringConstraints(pattern=PARSER_PATTERN, min_length=1, max_length=64)] | None = Field(
@@ -148,23 +201,30 @@ class Environment(ApiModel):
 
     rules = (
         Rule(
-            f"{_SOURCES} == 1 || {_SOURCES} == 0 && self.builtinTools.size() > 0",
-            "an environment has one source: set exactly one of path, module, source, or builtinTools alone",
+            f"{_SOURCES} == 1 || {_SOURCES} == 0 && {_NO_CODE} > 0",
+            "an environment has one source: set exactly one of path, module, source, command, or builtinTools or"
+            " mcpServers",
             "path",
         ),
         Rule(
-            "self.tools.size() + self.builtinTools.size() == 0 || !has(self.entry)",
+            f"self.tools.size() + {_NO_CODE} == 0 || !has(self.entry)",
             "an environment is a function, a class, or tools: set entry or tools",
             "entry",
         ),
         Rule(
-            f"self.builtinTools.size() == 0 || ({_SOURCES} == 1) == (self.tools.size() > 0)",
-            "beside builtinTools, tools names functions of path, module or source: set both, or neither",
+            "self.command.size() == 0"
+            f" || !has(self.entry) && self.tools.size() + {_NO_CODE} + self.arguments.size() == 0",
+            "a command has its own arguments and no Python code: write them into command, or set path",
+            "command",
+        ),
+        Rule(
+            f"{_NO_CODE} == 0 || ({_SOURCES} == 1) == (self.tools.size() > 0)",
+            "beside builtinTools and mcpServers, tools names functions of path, module or source: set both, or neither",
             "tools",
         ),
         Rule(
-            "!has(self.python) || self.builtinTools.all(t, t.name == 'calculator')",
-            "another interpreter lacks what python and search need: remove environment.python, or these tools",
+            "!has(self.python) || self.mcpServers.size() == 0 && self.builtinTools.all(t, t.name == 'calculator')",
+            "another interpreter lacks what python, search and mcpServers need: remove environment.python, or them",
             "python",
         ),
         Rule(

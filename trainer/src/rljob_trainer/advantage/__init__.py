@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from rljob_api.v1alpha1.algorithm import Advantage
 from rljob_trainer.advantage.batch import AdvantageBatch, Turns
+from rljob_trainer.advantage.best_worst import best_worst, pairs
 from rljob_trainer.advantage.dr_grpo import dr_grpo
 from rljob_trainer.advantage.gae import gae, value_targets
 from rljob_trainer.advantage.gigpo import gigpo
@@ -22,6 +23,7 @@ from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_
 from rljob_trainer.advantage.remax import remax
 from rljob_trainer.advantage.rloo import rloo
 from rljob_trainer.advantage.stepwise import per_step
+from rljob_trainer.advantage.win_rate import win_rate
 from rljob_trainer.types import Floats
 
 AdvantageEstimator = Callable[[AdvantageBatch], Floats]
@@ -39,6 +41,8 @@ ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
     "grpo_passk": grpo_passk,
     "maxrl": maxrl,
     "gae": gae,
+    "best_worst": best_worst,
+    "win_rate": win_rate,
     "gigpo": gigpo,
 }
 
@@ -47,6 +51,7 @@ __all__ = [
     "AdvantageBatch",
     "AdvantageEstimator",
     "Turns",
+    "pairs",
     "per_step",
     "uninformative_groups",
     "value_targets",

@@ -69,6 +69,7 @@ def _wrong_data(judged: "Judged") -> "Iterator[Problem]":
 
 def _wrong_arguments(judged: "Judged") -> "Iterator[Problem]":
     """Errors in the arguments of the engine; of vLLM's list only if vLLM is installed here."""
+    from rljob_api.v1alpha1.terms import OFFLINE
     from rljob_api.validation import Problem
     from rljob_trainer.engines.registry import argument_errors
 
@@ -76,7 +77,7 @@ def _wrong_arguments(judged: "Judged") -> "Iterator[Problem]":
     arguments = judged.sound(*place)
     if not arguments or judged.is_broken(*engine):
         return
-    supervised = judged.sound("spec", "algorithm", "preset") == "sft"
+    supervised = judged.sound("spec", "algorithm", "preset") in OFFLINE
     for error in argument_errors(judged.sound(*engine) or "vllm", arguments, supervised=supervised):
         assert error.field is not None
         at = tuple(error.field.split(".", 3))
@@ -168,7 +169,7 @@ def _wrong_environment(judged: "Judged", file: Path) -> "Iterator[Problem]":
     from rljob_trainer.paths import is_here, locate
 
     place = ("spec", "environment")
-    names = ("path", "module", "source", "entry", "tools", "builtinTools", "arguments")
+    names = ("path", "module", "source", "entry", "tools", "builtinTools", "mcpServers", "arguments")
     if not judged.sound(*place) or any(judged.is_broken(*place, name) for name in names):
         return
     written = {name: value for name in names if (value := judged.sound(*place, name)) is not None}
