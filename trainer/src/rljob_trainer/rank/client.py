@@ -12,7 +12,6 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.checkpoint.files import FileEntry
-from rljob_trainer.compute.compiled import keep_compiled
 from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError, WorkerLost
 from rljob_trainer.losses.totals import BatchTotals
@@ -61,8 +60,7 @@ class RankHost(Host):
 
     worker: "Rank"
 
-    def create(self, spec: ResolvedSpec, settings: RankSettings, compiled: str | None) -> "Rank":
-        keep_compiled(compiled)
+    def create(self, spec: ResolvedSpec, settings: RankSettings) -> "Rank":
         from rljob_trainer.rank.rank import Rank
 
         return Rank(spec, settings)
@@ -134,7 +132,6 @@ class RankClient:
             self._context.roster.start(
                 name, self._signatures[name], RankHost,
                 {"num_gpus": gpus, **options(placement.of_rank(settings.rank))}, self._context.spec, settings,
-                self._context.compiled,
             )
             for name, settings in self._settings.items()
         ]  # fmt: skip
