@@ -118,3 +118,9 @@ def test_what_cannot_be_used_is_named_before_an_episode(tmp_path):
     same = Environment(source=source, tools=["calculator"], builtin_tools=[BuiltinTool(name="calculator")])
     (error,) = environment_errors(same, tmp_path)
     assert "rename one" in str(error)
+
+
+@pytest.mark.parametrize("fields", [{"builtinTools": [{"name": "calculator"}]}, {"command": ["agent"]}])
+def test_arguments_that_nothing_would_read_are_refused(tmp_path, fields):
+    (error,) = environment_errors(Environment(arguments={"a": 1}, **fields), tmp_path)
+    assert error.field == "spec.environment.arguments"

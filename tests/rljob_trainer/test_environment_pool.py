@@ -1,5 +1,6 @@
 """Environments in real processes: what users write, and what becomes of code that raises, hangs or crashes."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from rljob_trainer.environments.check import environment_errors
 from rljob_trainer.errors import EnvironmentFailed
 from tests.rljob_api.example_files import EXAMPLES
 from tests.rljob_trainer.chat_templates import TOOLS
-from tests.rljob_trainer.environments_support import Script, playing
+from tests.rljob_trainer.environments_support import Script, playing, task_of
 
 ROLLOUT = """
 from rljob_trainer.environments import Episode
@@ -256,3 +257,35 @@ def _wait(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+TOGETHER = """
+import asyncio
+
+waiting, everyone = 0, asyncio.Event()
+
+async def rollout(task, policy):
+    global waiting
+    await policy.chat(task.messages)
+    waiting += 1
+    if waiting == 200:
+        everyone.set()
+    await everyone.wait()  # none ends before all are here
+    return 1.0
+"""
+
+
+@pytest.mark.slow
+def test_one_process_carries_200_idle_episodes(tmp_path):
+    with playing(tmp_path, source=TOGETHER, processes=1, timeout="100s") as play:
+
+        async def all_at_once():
+            tasks = [task_of(play.tokenized, number=number) for number in range(200)]
+            return await asyncio.gather(
+                *(play.pool.rollout(task, Script(play.tokenized, "a<|end|>")) for task in tasks)
+            )
+
+        episodes = play.episodes.run(all_at_once())
+        processes = len(play.pool._living)
+    assert [episode.reward for episode in episodes] == [1.0] * 200
+    assert processes == 1

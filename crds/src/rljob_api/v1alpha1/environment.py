@@ -212,9 +212,8 @@ class Environment(ApiModel):
             "entry",
         ),
         Rule(
-            "self.command.size() == 0"
-            f" || !has(self.entry) && self.tools.size() + {_NO_CODE} + self.arguments.size() == 0",
-            "a command has its own arguments and no Python code: write them into command, or set path",
+            f"self.command.size() == 0 || !has(self.entry) && self.tools.size() + {_NO_CODE} == 0",
+            "a command has no Python code and no tools of ours: remove them, or set path",
             "command",
         ),
         Rule(

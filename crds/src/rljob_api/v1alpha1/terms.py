@@ -4,17 +4,17 @@ from typing import Literal
 
 Preset = Literal[
     "grpo", "dapo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "gmpo",
-    "cispo", "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "ppo", "online_dpo",
+    "cispo", "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "ppo", "online_dpo", "sppo",
     "sft", "dpo",
 ]  # fmt: skip
 Advantage = Literal[
     "grpo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
-    "grpo_passk", "maxrl", "gae", "best_worst", "gigpo",
+    "grpo_passk", "maxrl", "gae", "best_worst", "win_rate", "gigpo",
 ]  # fmt: skip
 StepwiseAdvantage = Literal["broadcast", "per_step"]
 Loss = Literal[
     "clip", "dual_clip", "decoupled_clip", "gspo", "geo_mean", "cispo", "sapo", "clip_cov", "kl_cov", "gpg", "dppo_tv",
-    "dppo_kl", "topr", "dpo",
+    "dppo_kl", "topr", "dpo", "sppo",
 ]  # fmt: skip
 Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
 OFFLINE: tuple[Preset, ...] = ("sft", "dpo")

@@ -22,8 +22,11 @@ def check_environment(environment: Environment, base_dir: Path) -> None:
 
 def environment_errors(environment: Environment, base_dir: Path) -> Iterator[EnvironmentFailed]:
     """All errors of the code that can be seen without running it."""
-    if environment.tools and environment.arguments:
+    if environment.arguments and (environment.tools or environment.builtin_tools or environment.mcp_servers):
         message = "the policy gives the arguments of tools: remove arguments, or set entry"
+        yield EnvironmentFailed(message, field=f"{FIELD}.arguments")
+    if environment.arguments and environment.command:  # no rule: CEL does not see a field of any content
+        message = "a command has its own arguments: write them into command"
         yield EnvironmentFailed(message, field=f"{FIELD}.arguments")
     yield from _wrong_tools(environment, base_dir)
     if environment.path is None and environment.source is None:
