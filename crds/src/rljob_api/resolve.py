@@ -145,7 +145,8 @@ def resolve(spec: RLJobSpec) -> ResolvedSpec:
     filled = spec.model_dump()
     filled["algorithm"] = _algorithm(spec.algorithm)
     filled["actor"]["mini_batch_size"] = spec.actor.mini_batch_size or spec.data.prompts_per_step
-    filled["critic"] = _critic(spec.critic or Critic(), filled) if filled["algorithm"]["advantage"] == "gae" else None
+    needs_values = filled["algorithm"]["advantage"] == "gae"
+    filled["critic"] = _critic(spec.critic or Critic(), filled) if needs_values or spec.critic is not None else None
     filled["cluster"]["ranks_per_node"] = spec.cluster.ranks_per_node or spec.cluster.gpus_per_node or 1
     scratch = filled["model"]["from_scratch"]
     if scratch is not None:
@@ -195,6 +196,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         preset
         | asdict(LOSS_SETTINGS[algorithm.loss or row.loss])
         | written
+        | {name: "custom" for name in ("advantage", "loss") if f"{name}_from" in written}
         | {
             "kl": kl | written.get("kl", {}),
             "dynamic_sampling": sampling | written.get("dynamic_sampling", {}),

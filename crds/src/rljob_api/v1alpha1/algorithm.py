@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel, Count, Rule
 from rljob_api.v1alpha1.governed import governed
+from rljob_api.v1alpha1.own_functions import OwnAdvantage, OwnLoss
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rollout_correction import RolloutCorrection, of_correction
 from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss, Preset
@@ -24,6 +25,7 @@ __all__ = [
     "Loss",
     "Preset",
     "of_preset",
+    "or_own",
 ]
 
 
@@ -32,8 +34,13 @@ def of_preset(field: str, column: str, owner: str = "self") -> str:
     return governed(field, {preset: getattr(row, column) for preset, row in PRESETS.items()}, owner)
 
 
-_ADVANTAGE = of_preset("advantage", "advantage")
-_LOSS = of_preset("loss", "loss")
+def or_own(field: str, owner: str = "self") -> str:
+    """CEL for the value of advantage or loss, which is custom with a function of the user's own."""
+    return f"(has({owner}.{field}From) ? 'custom' : {of_preset(field, field, owner)})"
+
+
+_ADVANTAGE = or_own("advantage")
+_LOSS = or_own("loss")
 _PLACEMENT = of_preset("kl.placement", "kl_placement")
 _COEFFICIENT = of_preset("kl.coefficient", "kl_coefficient")
 _CONTROLLER = of_preset("kl.controller", "kl_controller")
@@ -73,8 +80,11 @@ EFFECTIVE = {
     "clipCovUb": _with_losses("clip_cov"),
     "klCovRatio": _with_losses("kl_cov"),
     "ppoKlCoef": _with_losses("kl_cov"),
-    "gamma": (f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae']", "advantage is reinforce_plus_plus or gae"),
-    "lambda": (f"{_ADVANTAGE} == 'gae'", "advantage is gae"),
+    "gamma": (
+        f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'custom']",
+        "advantage is reinforce_plus_plus or gae, or one of your own",
+    ),
+    "lambda": (f"{_ADVANTAGE} in ['gae', 'custom']", "advantage is gae, or one of your own"),
     "kl.estimator": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.coefficient": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.controller": _PENALTY,
@@ -95,7 +105,7 @@ _BYPASS = of_correction("bypassMode", "bypass_mode", _CORRECTION)
 _REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinforce'"
 
 UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
-    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries",
+    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries", "advantageFrom", "lossFrom",
 )  # fmt: skip
 """The fields that no preset sets."""
 
@@ -227,7 +237,11 @@ class Algorithm(ApiModel):
         ),
     )
     advantage: Advantage | None = Field(None, description="Advantage estimator.")
+    advantage_from: OwnAdvantage | None = Field(
+        None, description="An advantage estimator of your own, in place of advantage."
+    )
     loss: Loss | None = Field(None, description="Policy loss.")
+    loss_from: OwnLoss | None = Field(None, description="A policy loss of your own, in place of loss.")
     aggregation: Aggregation | None = Field(
         None,
         description=(
@@ -312,6 +326,15 @@ class Algorithm(ApiModel):
     )
 
     rules = (
+        *(
+            Rule(
+                f"!has(self.{field}) || (self.{field} == 'custom') == has(self.{field}From)",
+                f"algorithm.{field} is custom with a function of your own in {field}From, and only then: set"
+                f" {field}From, or change {field}",
+                field,
+            )
+            for field in ("advantage", "loss")
+        ),
         *(
             Rule(
                 f"!has(self.{field}) || {condition}",

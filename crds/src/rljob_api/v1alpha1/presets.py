@@ -36,6 +36,7 @@ LOSS_SETTINGS: dict[Loss, LossSettings] = {
     "dppo_tv": LossSettings(clip_ratio_low=0.15, clip_ratio_high=0.15, clip_ratio_c=20.0),
     "dppo_kl": LossSettings(clip_ratio_low=0.05, clip_ratio_high=0.05, clip_ratio_c=20.0),
     "topr": LossSettings(),
+    "custom": LossSettings(),
 }
 """clip 0.2: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, table 3.
 dual_clip's bound of 3: Ye et al. 2020, https://arxiv.org/abs/1912.09729.

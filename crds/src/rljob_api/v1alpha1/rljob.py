@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rljob_api.v1alpha1.actor import Actor
-from rljob_api.v1alpha1.algorithm import Algorithm, of_preset
+from rljob_api.v1alpha1.algorithm import Algorithm, or_own
 from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_map
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.critic import Critic
@@ -29,6 +29,7 @@ from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
 from rljob_api.v1alpha1.sft import Sft
 from rljob_api.v1alpha1.status import RLJobStatus
+from rljob_api.v1alpha1.terms import Advantage
 from rljob_api.v1alpha1.training import Checkpoint, Training
 from rljob_api.v1alpha1.transitions import TRANSITIONS, once_ended
 from rljob_api.v1alpha1.unread import unread_rules
@@ -38,7 +39,8 @@ _RANKS = (
     " self.cluster.gpusPerNode == 0 ? 1 : self.cluster.gpusPerNode)"
 )
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
-_ADVANTAGE = of_preset("advantage", "advantage", owner="self.algorithm")
+_ADVANTAGE = or_own("advantage", owner="self.algorithm")
+_WITHOUT_GROUPS: list[Advantage] = ["reinforce_plus_plus", "remax", "gae", "custom"]
 _SFT = "self.algorithm.preset == 'sft'"
 _MINI_BATCH = "(has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
 _CRITIC_BATCH = "self.critic.miniBatchSize"
@@ -55,7 +57,10 @@ class RLJobSpec(ApiModel):
     actor: Actor = Field(default_factory=Actor, description="Optimisation of the policy.")
     critic: Critic | None = Field(
         None,
-        description="The model of values that algorithm.advantage gae needs; without it, gae has one of its defaults.",
+        description=(
+            "The model of values that algorithm.advantage gae needs, and one of your own may read; without it, gae has"
+            " one of its defaults."
+        ),
     )
     environment: Environment | None = Field(
         None, description="What the policy plays in. The default is a single turn: it answers the prompt."
@@ -128,7 +133,7 @@ class RLJobSpec(ApiModel):
         ),
         *unread_rules(_SFT),
         Rule(
-            f"{_SFT} || {_ADVANTAGE} in ['reinforce_plus_plus', 'remax', 'gae'] || self.rollout.samplesPerPrompt >= 2",
+            f"{_SFT} || {_ADVANTAGE} in {_WITHOUT_GROUPS} || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
         ),
@@ -138,8 +143,9 @@ class RLJobSpec(ApiModel):
             "actor.miniBatchSize",
         ),
         Rule(
-            f"!has(self.critic) || {_ADVANTAGE} == 'gae'",
-            "only algorithm.advantage gae reads values: remove critic, or set algorithm.preset to ppo",
+            f"!has(self.critic) || {_ADVANTAGE} in ['gae', 'custom']",
+            "only algorithm.advantage gae, or one of your own, reads values: remove critic, or set algorithm.preset to"
+            " ppo",
             "critic",
         ),
         Rule(

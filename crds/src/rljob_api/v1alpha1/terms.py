@@ -8,11 +8,11 @@ Preset = Literal[
 ]  # fmt: skip
 Advantage = Literal[
     "grpo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
-    "grpo_passk", "maxrl", "gae",
+    "grpo_passk", "maxrl", "gae", "custom",
 ]  # fmt: skip
 Loss = Literal[
     "clip", "dual_clip", "decoupled_clip", "gspo", "geo_mean", "cispo", "sapo", "clip_cov", "kl_cov", "gpg", "dppo_tv",
-    "dppo_kl", "topr",
+    "dppo_kl", "topr", "custom",
 ]  # fmt: skip
 Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
 KlPlacement = Literal["none", "loss", "reward"]

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
+from rljob_trainer.advantage import AdvantageBatch
 from rljob_trainer.loop.metrics import all_rewards
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.own.advantage import advantage_of
 from rljob_trainer.rank.plan import RankPlan, plan_step
 from rljob_trainer.types import Bools, Floats, GroupSummary, Trajectory
 
@@ -118,7 +119,7 @@ def advantages(
 
     penalties: [all tokens in the loss], coefficient x KL of each token if the KL acts in the reward.
     """
-    return of_ranks(batch, ADVANTAGES[spec.algorithm.advantage](advantage_batch(groups, batch, penalties, spec)))
+    return of_ranks(batch, advantage_of(spec.algorithm)(advantage_batch(groups, batch, penalties, spec)))
 
 
 def advantage_batch(

@@ -32,6 +32,7 @@ from rljob_trainer.losses.covariance import BY_COVARIANCE
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.own.trial import try_loss
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.compiling import compiled_graphs
@@ -134,6 +135,8 @@ class Rank(RankCalls):
     def load(self, folder: str, critic: str | None = None) -> int:
         self.saver.wait_staged()
         self.folder, self.critic_folder = Path(folder), Path(critic) if critic is not None else None
+        if self.spec.algorithm.loss_from is not None:
+            try_loss(self.spec.algorithm)
         self.policy = load_policy(self.spec, self.folder, self.mesh)
         if self._drops():
             torch.manual_seed((self.spec.training.seed << 16) + self.settings.rank)
