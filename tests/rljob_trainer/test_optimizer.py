@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import get_scheduler
 
 from rljob_trainer.rank import optimizer as module
+from rljob_trainer.rank.learning_rate import learning_rate
 from rljob_trainer.rank.optimizer import ShardedAdamW
 
 CPU = torch.device("cpu")
@@ -37,6 +39,47 @@ def test_it_computes_what_torch_does_bit_for_bit(monkeypatch, elements):
         assert torch.equal(parameter, expected)
         assert torch.equal(one.state[parameter]["exp_avg_sq"], other.state[expected]["exp_avg_sq"])
         assert one.state[parameter]["step"] == 3
+
+
+def test_biases_and_norms_can_be_left_out_of_weight_decay():
+    """As two groups of torch's AdamW."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = [(3, 2), (3,), (2, 4), (4,)]
+    ours = [torch.randn(shape, generator=draw).requires_grad_() for shape in shapes]
+    theirs = [each.detach().clone().requires_grad_() for each in ours]
+    one = ShardedAdamW(ours, **SETTINGS, device=CPU, matrices_alone=True)
+    groups = [{"params": theirs[::2]}, {"params": theirs[1::2], "weight_decay": 0.0}]
+    other = torch.optim.AdamW(groups, **SETTINGS, fused=True)
+    for step in range(3):
+        for parameters, optimizer in ((ours, one), (theirs, other)):
+            give_gradients(parameters, step)
+            optimizer.step()
+    assert all(map(torch.equal, ours, theirs))
+    assert len(one.param_groups) == 1
+
+
+SCHEDULES: list[tuple[Any, str, dict[str, Any], float, int | None]] = [
+    ("linear", "linear", {}, 0.0, None),
+    ("cosine", "cosine", {}, 0.0, None),
+    ("cosine", "cosine_with_min_lr", {"min_lr_rate": 0.1}, 0.1, None),
+    ("wsd", "warmup_stable_decay", {"num_decay_steps": 4, "decay_type": "linear"}, 0.0, 4),
+    ("wsd", "warmup_stable_decay", {"num_decay_steps": 4, "decay_type": "linear", "min_lr_ratio": 0.2}, 0.2, 4),
+    ("wsd", "warmup_stable_decay", {"num_decay_steps": 2, "decay_type": "linear"}, 0.0, None),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "options", "floor", "decay"), SCHEDULES)
+def test_schedules_are_those_of_transformers_after_the_warm_up(ours, theirs, options, floor, decay):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=3.0)
+    scheduler = get_scheduler(theirs, optimizer, 5, 25, scheduler_specific_kwargs=options)
+    expected = []
+    for _ in range(25):
+        expected.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    found = [learning_rate(step, 3.0, 25, 5, ours, floor, decay) for step in range(25)]
+    assert found[5:] == pytest.approx(expected[5:])
+    assert found[:5] == pytest.approx([3.0 * step / 6 for step in range(1, 6)])  # theirs begins with 0
 
 
 def test_a_state_that_is_loaded_leaves_the_settings_as_they_are_now():

@@ -4,7 +4,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero
+from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero, Rule
+from rljob_api.v1alpha1.terms import LrSchedule
+
+
+def schedule_rules(block: str) -> tuple[Rule, ...]:
+    """Of the learning rate's fields. block: that has them."""
+    return (
+        Rule(
+            "double(self.minLrRatio) == 0.0 || self.lrSchedule != 'constant'",
+            f"a constant learning rate does not fall: remove {block}.minLrRatio, or set {block}.lrSchedule",
+            "minLrRatio",
+        ),
+        Rule(
+            "!has(self.lrDecaySteps) || self.lrSchedule == 'wsd'",
+            f"only schedule wsd reads lrDecaySteps: set {block}.lrSchedule to wsd, or remove it",
+            "lrDecaySteps",
+        ),
+    )
 
 
 class Fsdp(ApiModel):
@@ -34,12 +51,22 @@ class Actor(ApiModel):
     """The optimizer and its batches."""
 
     learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(1e-6, description="Peak learning rate of AdamW.")
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+    lr_schedule: LrSchedule = Field(
         "constant",
-        description="Learning rate after the warm-up; linear and cosine reach 0 at the last step.",
+        description="Learning rate after the warm-up. linear and cosine fall to minLrRatio over all steps; wsd (warm-up"
+        ", stable, decay) stays, and falls linearly in the last lrDecaySteps.",
     )
     lr_warmup_steps: CountOrZero = Field(0, description="Steps in which the learning rate rises linearly from 0.")
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="What a falling learning rate ends at, as a share of its peak."
+    )
+    lr_decay_steps: Count | None = Field(
+        None, description="Steps in which wsd falls; the default is a tenth of all steps."
+    )
     weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(0.01, description="AdamW's decoupled weight decay.")
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        "all", description="What weight decay acts on: all weights, or all but biases and the weights of norms."
+    )
     beta1: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.9, description="AdamW's decay rate of the mean of the gradient."
     )
@@ -73,3 +100,5 @@ class Actor(ApiModel):
         " The default is to compile on GPUs and not on CPUs.",
     )
     fsdp: Fsdp = Field(default_factory=Fsdp, description="Sharding.")
+
+    rules = schedule_rules("actor")

@@ -29,7 +29,7 @@ from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
 from rljob_api.v1alpha1.sft import Sft
 from rljob_api.v1alpha1.status import RLJobStatus
-from rljob_api.v1alpha1.terms import Advantage
+from rljob_api.v1alpha1.terms import WITHOUT_GROUPS
 from rljob_api.v1alpha1.training import Checkpoint, Training
 from rljob_api.v1alpha1.transitions import TRANSITIONS, once_ended
 from rljob_api.v1alpha1.unread import unread_rules
@@ -40,7 +40,6 @@ _RANKS = (
 )
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
 _ADVANTAGE = or_own("advantage", owner="self.algorithm")
-_WITHOUT_GROUPS: list[Advantage] = ["reinforce_plus_plus", "remax", "gae", "custom"]
 _SFT = "self.algorithm.preset == 'sft'"
 _MINI_BATCH = "(has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
 _CRITIC_BATCH = "self.critic.miniBatchSize"
@@ -133,7 +132,7 @@ class RLJobSpec(ApiModel):
         ),
         *unread_rules(_SFT),
         Rule(
-            f"{_SFT} || {_ADVANTAGE} in {_WITHOUT_GROUPS} || self.rollout.samplesPerPrompt >= 2",
+            f"{_SFT} || {_ADVANTAGE} in {list(WITHOUT_GROUPS)} || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
         ),

@@ -14,6 +14,9 @@ Loss = Literal[
     "clip", "dual_clip", "decoupled_clip", "gspo", "geo_mean", "cispo", "sapo", "clip_cov", "kl_cov", "gpg", "dppo_tv",
     "dppo_kl", "topr", "custom",
 ]  # fmt: skip
+WITHOUT_GROUPS: tuple[Advantage, ...] = ("reinforce_plus_plus", "remax", "gae", "custom")
+"""Advantages that need no second sample of a prompt."""
+LrSchedule = Literal["constant", "linear", "cosine", "wsd"]
 Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
 KlPlacement = Literal["none", "loss", "reward"]
 KlEstimator = Literal["k1", "k2", "k3"]

@@ -228,7 +228,7 @@ def _schedule(c: Conversion, optim: str, model: str) -> None:
         c.leave(f"{optim}.lr_scheduler_type", f"choose a schedule in {model}.lrSchedule")
     floor = c.number(f"{optim}.min_lr_ratio", 0.0)
     if floor and kind == "cosine":
-        c.leave(f"{optim}.min_lr_ratio", "the cosine ends at 0")
+        c.put(f"{model}.minLrRatio", floor)
     steps, ratio = c.number(f"{optim}.lr_warmup_steps", -1), c.number(f"{optim}.lr_warmup_steps_ratio", 0.0)
     total = c.number("trainer.total_training_steps", 0)
     if steps > 0:

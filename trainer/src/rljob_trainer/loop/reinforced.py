@@ -18,6 +18,7 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_api.v1alpha1.algorithm import DynamicSampling
+from rljob_api.v1alpha1.terms import WITHOUT_GROUPS, Advantage
 from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.errors import RewardError
@@ -158,7 +159,7 @@ class ReinforcedSteps:
             rounds.append(self._round(prompts.next(wanted - len(kept))))
             groups, errors = _scored(rounds[-1], step)
             failed |= errors
-            useful, equal, beyond = split_groups(groups, settings)
+            useful, equal, beyond = split_groups(groups, settings, self.spec.algorithm.advantage)
             flat, outside = flat + equal, outside + beyond
             kept += useful if settings.enabled else groups
             if len(kept) == wanted or prompts.exhausted:
@@ -292,14 +293,19 @@ def _scored(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]
 
 
 def split_groups(
-    groups: list[GroupRef], bounds: DynamicSampling
+    groups: list[GroupRef], bounds: DynamicSampling, advantage: Advantage
 ) -> tuple[list[GroupRef], list[GroupRef], list[GroupRef]]:
-    """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds."""
+    """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds.
+
+    An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt.
+    """
     if not groups:
         return [], [], []
     rewards = [_compared(group.summary) for group in groups]
     owners = np.repeat(np.arange(len(groups)), [len(each) for each in rewards])
     equal = set(uninformative_groups(np.concatenate(rewards), owners).tolist())
+    if advantage in WITHOUT_GROUPS:
+        equal = {index for index in equal if len(rewards[index]) > 1}
     differ = [group for index, group in enumerate(groups) if index not in equal]
     useful = [group for group in differ if _within(group.summary, bounds)]
     beyond = [group for group in differ if not _within(group.summary, bounds)]

@@ -72,5 +72,6 @@ def adamw(
         betas=(actor.beta1, actor.beta2),
         weight_decay=actor.weight_decay if weight_decay is None else weight_decay,
         device=device,
+        matrices_alone=actor.weight_decay_on == "matrices",
         moments_on_host=actor.fsdp.offload in {"optimizer", "all"},
     )
