@@ -50,7 +50,6 @@ LEFT: Mapping[str, tuple[str, ...]] = {
     "gspo_trainer/test_gspo_3b_math": ("trainer.experiment_name",),
     "sglang_multiturn/run_qwen2.5-3b_gsm8k_multiturn": (
         "actor_rollout_ref.rollout.name",
-        "actor_rollout_ref.rollout.over_sample_rate",
         "trainer.experiment_name",
     ),
     "sglang_multiturn/run_qwen3_4b_dapo_multiturn": (

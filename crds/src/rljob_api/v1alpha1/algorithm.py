@@ -128,6 +128,7 @@ _ANY_OVERRIDE = " || ".join(
     (
         *(f"has(self.{field})" for field in (*GOVERNED, *UNSET)),
         f"{_CORRECTION}.preset != 'disabled'",
+        "double(self.dynamicSampling.oversample) != 0.0",
         *(f"has({_CORRECTION}.{field})" for field in _CORRECTING),
     )
 )
@@ -195,6 +196,13 @@ class DynamicSampling(ApiModel):
         description=(
             "How often a prompt whose group is below minAccuracy is sampled again, with other seeds, each time in the"
             " step after."
+        ),
+    )
+    oversample: Annotated[float, Field(ge=0, le=10)] = Field(
+        0.0,
+        description=(
+            "Groups that a round begins beyond those that it needs, as a share of these. Once enough are finished, the"
+            " others are aborted, and their prompts left out until the next epoch (verl's over_sample_rate)."
         ),
     )
 

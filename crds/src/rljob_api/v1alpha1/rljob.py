@@ -137,6 +137,12 @@ class RLJobSpec(ApiModel):
             "rollout.samplesPerPrompt",
         ),
         Rule(
+            "double(self.algorithm.dynamicSampling.oversample) == 0.0 || !self.rollout.deterministic",
+            "which groups are finished first depends on time: remove algorithm.dynamicSampling.oversample, or set"
+            " rollout.deterministic to false",
+            "algorithm.dynamicSampling.oversample",
+        ),
+        Rule(
             "!has(self.actor.miniBatchSize) || self.data.promptsPerStep % self.actor.miniBatchSize == 0",
             "actor.miniBatchSize must divide data.promptsPerStep: set it to a divisor, or remove it",
             "actor.miniBatchSize",
