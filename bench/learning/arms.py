@@ -13,9 +13,10 @@ SEEDS: Final = (0, 1, 2)
 COMPARED_SEEDS: Final = tuple(range(6))
 """Of reverse-text, ours and TRL's: two runs of one seed differ by 0.01, so three could not tell such a difference."""
 
-Role = Literal["main", "engine", "held", "control", "advantage", "loss", "trl"]
+Role = Literal["main", "engine", "held", "control", "preset", "advantage", "loss", "trl"]
 
-Trainer = Literal["rljob", "trl"]
+Trainer = Literal["rljob", "exported", "trl"]
+"""exported: `rljob` from the exported model that the example has after its supervised steps, as TRL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Task:
     its warm-up is longer: after 10 steps of it Adam's estimates are of too few gradients, and shuffled rewards swung a
     validation by 0.19.
     pretrained: what `rljob model fetch` calls the model in the folder `model` beside the example.
+    folder: of examples/; the default is the name.
     """
 
     name: str
@@ -36,10 +38,11 @@ class Task:
     held_with: tuple[str, ...] = ()
     of: Literal["level", "gain", "factor"] = "level"
     pretrained: str | None = None
+    folder: str | None = None
 
     @property
     def example(self) -> Path:
-        return ROOT / "examples" / self.name / "rljob.yaml"
+        return ROOT / "examples" / (self.folder or self.name) / "rljob.yaml"
 
     def reached(self, start: float, end: float) -> bool:
         return end > start and end >= self.level(start)
@@ -86,8 +89,9 @@ TASKS: Final = (
     ),
     Task("countdown", 0.3, held=0.2, of="gain"),
     Task("smollm2", 2.0, of="factor", pretrained="smollm2-135m"),
+    Task("calculator", 0.9, pretrained="smollm2-135m", folder="calculator-tool"),
 )
-REVERSE_TEXT, ADDITION, COUNTDOWN, SMOLLM2 = TASKS
+REVERSE_TEXT, ADDITION, COUNTDOWN, SMOLLM2, CALCULATOR = TASKS
 
 CONTROL_BAND: Final = 0.1
 CONTROL_SHARE: Final = 0.25
@@ -97,12 +101,32 @@ below it, where it is held."""
 SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
 """With one update a step no probability ratio ever leaves 1, and all losses are the same."""
 
-ADVANTAGES_SEEDS: Final = {name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name != "grpo"}
+PRESETS: Final = {
+    "PPO": ("algorithm.preset=ppo", "critic.learningRate=0.0003", "critic.warmupSteps=10"),
+    "GSPO": ("algorithm.preset=gspo", SEVERAL_UPDATES),
+    "CISPO": ("algorithm.preset=cispo", SEVERAL_UPDATES),
+    "DAPO": ("algorithm.preset=dapo", SEVERAL_UPDATES),
+    "ReMax": ("algorithm.preset=remax",),
+}
+"""Each with all that its preset sets, and several seeds. Their own advantages and losses have no other arm."""
+
+ADVANTAGES_SEEDS: Final = {
+    name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name not in {"grpo", "remax", "gae"}
+}
 """TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 
 LORA: Final = ("model.lora.rank=32", "actor.learningRate=0.0001")
 """Ten times the learning rate of full fine-tuning, after Schulman et al. 2025,
 https://thinkingmachines.ai/blog/lora."""
+
+LORA_AFTER_SUPERVISED: Final = (
+    "model.fromScratch=null",
+    "sft=null",
+    "model.path=base",
+    "model.lora.rank=32",
+    "actor.learningRate=0.001",
+)
+"""An adapter needs a model that exists: the run names the exported one in place of base."""
 
 _SHUFFLED: Final = str(Path(__file__).parent / "shuffled.py")
 
@@ -131,6 +155,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     """All arms, the tasks' own first. rewards: rewards.functions of each task."""
     made = [Arm(task, "grpo", "main", seeds=COMPARED_SEEDS if task is REVERSE_TEXT else SEEDS) for task in TASKS]
     made.append(Arm(REVERSE_TEXT, "vllm", "engine", ("rollout.engine=vllm",)))
+    made.append(Arm(REVERSE_TEXT, "LoRA", "engine", LORA_AFTER_SUPERVISED, trainer="exported"))
     made.append(Arm(REVERSE_TEXT, "TRL", "trl", seeds=COMPARED_SEEDS, trainer="trl"))
     made.append(Arm(SMOLLM2, "LoRA", "engine", LORA))
     made.append(Arm(SMOLLM2, "TRL", "trl", trainer="trl"))
@@ -141,6 +166,8 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
         held = (f"algorithm.kl.coefficient={task.held:g}", *task.held_with)
         made.append(Arm(task, f"grpo, KL {task.held:g}", "held", held))
         made.append(Arm(task, f"{SHUFFLED}, KL {task.held:g}", "control", (*held, shuffled(rewards[task.name]))))
+    made += [Arm(REVERSE_TEXT, name, "preset", overrides) for name, overrides in PRESETS.items()]
+    made.append(Arm(COUNTDOWN, "PPO", "preset", PRESETS["PPO"]))
     made += [
         Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=seeds)
         for name, seeds in ADVANTAGES_SEEDS.items()
@@ -149,5 +176,15 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     made += [
         Arm(REVERSE_TEXT, f"loss {name}", "loss", (f"algorithm.loss={name}", SEVERAL_UPDATES), seeds=(0,))
         for name in LOSSES
+        if name not in {"gspo", "cispo"}
     ]
+    made.append(
+        Arm(
+            REVERSE_TEXT,
+            "NLL of right responses",
+            "loss",
+            ("algorithm.positiveNllCoefficient=0.1", SEVERAL_UPDATES),
+            (0,),
+        )
+    )
     return made

@@ -26,7 +26,15 @@ def digest(task: Task, overrides: Sequence[str] = ()) -> str:
     """
     spec = load_rljob(task.example, list(overrides)).spec
     rows = _hash([_rows(spec.data.train), _rows(spec.data.validation)])
-    return _hash([spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), rows])
+    return _hash([_as_recorded(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)), rows])
+
+
+def _as_recorded(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec under the names that its fields had when the first results were recorded: a new name is no new job."""
+    if spec["actor"].get("recompute") == "none":
+        actor = {name: value for name, value in spec["actor"].items() if name != "recompute"}
+        return spec | {"actor": actor | {"gradientCheckpointing": False}}
+    return spec
 
 
 def validation_prompts(task: Task) -> list[str]:

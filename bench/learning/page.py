@@ -8,6 +8,8 @@ from bench.learning.arms import (
     CONTROL_BAND,
     CONTROL_SHARE,
     COUNTDOWN,
+    LORA_AFTER_SUPERVISED,
+    PRESETS,
     REVERSE_TEXT,
     SHUFFLED,
     SMOLLM2,
@@ -26,8 +28,9 @@ from rljob_trainer.progress import names
 
 _METHOD = """Each task is its example: [reverse-text](../../examples/reverse-text/README.md),
 [addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md),
-[smollm2](../../examples/smollm2/README.md), which starts from a pretrained model. Rewards are those of responses to
-held-out prompts, greedy except for smollm2's, which are sampled at temperature 1, after the supervised steps (start)
+[smollm2](../../examples/smollm2/README.md) and [calculator](../../examples/calculator-tool/README.md), an environment
+with a tool, which start from a pretrained model. Rewards are those of responses to held-out prompts, greedy except for
+those two, which are sampled at temperature 1, after the supervised steps (start)
 and after the last RL step (end): {prompts}.
 Training uses none of them, no sum of addition with exchanged numbers and no other target of the same numbers; it uses
 the reverse of {backwards} words of reverse-text, and sums and products of smollm2 with exchanged numbers. Adding all
@@ -38,6 +41,9 @@ among its responses; the latter also with a stronger KL penalty, beside the same
 _PICTURE = """Lines are means over the seeds of the tables, bands reach from the lowest seed to the highest, and dotted
 lines are goals. Advantages and losses are those of seed 0. Each line has markers at different validations, so that
 equal lines stay distinguishable."""
+
+_ADAPTERS = """LoRA on reverse-text begins with the exported model of the same seed after its supervised steps, and has
+{lora} set."""
 
 _CONTROLS = """A control is flat if no validation differs from its start by more than its goal allows. It gains if a
 validation is further above; otherwise it falls. "Furthest" is the largest distance of a validation of all seeds above
@@ -51,7 +57,8 @@ _ONE_SEED = """On reverse-text, seed 0. Every advantage uses the example's setti
 learning rate, aggregation of tokens, KL penalty and its coefficient. Other presets have other penalties or none. So
 this is one seed at grpo's settings and no ranking of advantages: the results of one advantage differ by more between
 seeds, as those of dr_grpo below show. Losses are compared with four updates per step, because with one update every
-ratio is 1."""
+ratio is 1. PPO, GSPO, CISPO, DAPO and ReMax are under [Goals](#goals), with three seeds and all that their presets set:
+{presets}."""
 
 _DR_GRPO = """TRL has dr_grpo too (`scale_rewards="none"`). Starting from the same weights and compared as above, it
 separates the effect of the advantage from that of our implementation. TRL's trainer lacks rloo and
@@ -104,13 +111,16 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _PICTURE,
         "## Goals",
         table(("task", "arm", "start", "end, each seed", "goal", "reached", "furthest", "commit"), _goals(every)),
+        _ADAPTERS.format(
+            lora=_code(each for each in LORA_AFTER_SUPERVISED if "null" not in each and "base" not in each)
+        ),
         _CONTROLS,
         "## TRL",
         ABOUT,
         comparison(by_name["grpo"], by_name["TRL"]) or _NOT_RUN,
         comparison(pretrained["grpo"], pretrained["TRL"]) or f"smollm2: {_NOT_RUN}",
         "## Advantages and losses",
-        _ONE_SEED,
+        _ONE_SEED.format(presets="; ".join(f"{name} with {_code(each)}" for name, each in PRESETS.items())),
         _registry(found),
         _DR_GRPO,
         comparison(by_name["advantage dr_grpo"], by_name["TRL, dr_grpo"]) or _NOT_RUN,
@@ -147,17 +157,17 @@ def _prompts() -> str:
 
 def _held() -> str:
     """What the arms with a stronger penalty have set, of each task."""
-    return "; ".join(
-        f"{arm.task.name} with {', '.join(f'`{each}`' for each in arm.overrides)}"
-        for arm in known_arms()
-        if arm.role == "held"
-    )
+    return "; ".join(f"{arm.task.name} with {_code(arm.overrides)}" for arm in known_arms() if arm.role == "held")
+
+
+def _code(settings: Iterable[str]) -> str:
+    return ", ".join(f"`{each}`" for each in settings)
 
 
 def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
     rows = []
     for arm, runs in every:
-        if arm.role in ("main", "engine", "held", "control"):
+        if arm.role in ("main", "engine", "held", "preset", "control"):
             start = spread([run.start for run in runs]) if runs else ""
             ends = ", ".join(f"{run.end:.3f}" for run in runs)
             commits = ", ".join(dict.fromkeys(run.commit for run in runs))
@@ -226,7 +236,7 @@ def _clipped(run: Result) -> str:
 def _closing(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
     rows = []
     for arm, runs in found:
-        if arm.trainer == "rljob":
+        if arm.trainer != "trl":
             values = [[run.closing[name] for run in runs if name in run.closing] for name in CLOSING]
             rows.append([arm.task.name, arm.name, *(f"{mean(each):.3g}" if each else "" for each in values)])
     return rows

@@ -1,6 +1,7 @@
 """learning.png, from the results that the page shows."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from statistics import mean
 
 import numpy as np
@@ -8,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.learning.arms import REVERSE_TEXT, SMOLLM2, TASKS, Arm, Role, Task
+from bench.learning.arms import COUNTDOWN, REVERSE_TEXT, SMOLLM2, TASKS, Arm, Role, Task
 from bench.learning.results import Result, of_one_seed
 from rljob_trainer.progress.plot import COLOURS
 
@@ -24,23 +25,27 @@ _MARKERS = "os^Dv*"
 
 
 def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
-    """Above, each task with its controls; below, two tasks beside TRL, and reverse-text by advantage and by loss."""
-    drawn = Figure(figsize=(17, 7.5), layout="constrained", facecolor="white")
+    """Above, each task with its controls; then tasks beside TRL and LoRA, and reverse-text by preset and its parts."""
+    drawn = Figure(figsize=(25, 7.5), layout="constrained", facecolor="white")
     FigureCanvasAgg(drawn)
-    axes = drawn.subplots(2, 4)
-    for place, task in zip(axes[0], TASKS, strict=True):
+    axes = drawn.subplots(2, 6).ravel()
+    for place, task in zip(axes, TASKS, strict=False):
         _panel(place, task.name, _of(found, task, ("main", "held", "control")), goal=task)
-    below: list[tuple[Task, str, tuple[Role, ...], bool]] = [
-        (REVERSE_TEXT, "engines and TRL", ("main", "engine", "trl"), False),
+    others: list[tuple[Task, str, tuple[Role, ...], bool]] = [
+        (REVERSE_TEXT, "presets", ("main", "preset"), False),
+        (REVERSE_TEXT, "vLLM, LoRA and TRL", ("main", "engine", "trl"), False),
         (REVERSE_TEXT, "advantages, seed 0", ("main", "advantage"), True),
         (REVERSE_TEXT, "losses, 4 updates a step, seed 0", ("loss",), True),
         (SMOLLM2, "LoRA and TRL", ("main", "engine", "trl"), False),
+        (COUNTDOWN, "PPO", ("main", "preset"), False),
     ]
-    for place, (task, title, roles, one_seed) in zip(axes[1], below, strict=True):
+    for place, (task, title, roles, one_seed) in zip(axes[len(TASKS) :], others, strict=False):
         runs = _of(found, task, roles)
         if one_seed:
             runs = {name: one for name, each in runs.items() if (one := of_one_seed(each))}
         _panel(place, f"{task.name}: {title}", runs)
+    for place in axes[len(TASKS) + len(others) :]:
+        place.set_axis_off()
     return drawn
 
 
@@ -51,8 +56,8 @@ def _of(found: Sequence[tuple[Arm, list[Result]]], task: Task, roles: Sequence[R
 def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None:
     axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
     count = len(runs)
-    looks = zip(COLOURS[:count], _DASHES[:count], _MARKERS[:count], strict=True)
-    for number, ((name, each), (colour, dashes, marker)) in enumerate(zip(runs.items(), looks, strict=True)):
+    looks = zip(cycle(COLOURS), cycle(_DASHES), cycle(_MARKERS), strict=False)  # 7 colours with 6 others: 42 pairs
+    for number, ((name, each), (colour, dashes, marker)) in enumerate(zip(runs.items(), looks, strict=False)):
         steps = [step for step, _ in each[0].validation]
         values = np.array([[value for _, value in run.validation] for run in each])
         axes.plot(
@@ -74,4 +79,5 @@ def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None
         axes.text(0.5, 0.5, "not run yet", ha="center", va="center", color="#888888")
         axes.set_xticks([])
     else:
-        axes.legend(fontsize=8, frameon=False, loc="best")
+        many = count > len(_MARKERS)
+        axes.legend(fontsize=6 if many else 8, ncols=2 if many else 1, frameon=False, loc="best")

@@ -5,16 +5,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
-from bench.learning.arms import TASKS, Arm, arms
+from bench.learning.arms import TASKS, Arm, Trainer, arms
 from bench.learning.data import digest
 from bench.learning.results import Curves, Result, curves
 from bench.learning.stop import Stop
@@ -91,8 +91,7 @@ def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], c
     spec = resolve(load_rljob(arm.task.example, overrides).spec)
     packages = ", ".join(f"{name} {version(name)}" for name in _packages(arm, spec))
     start = time.monotonic()
-    trainer = _trl if arm.trainer == "trl" else _rljob
-    seen = trainer(arm, overrides, spec, slot, folder)
+    seen = _TRAIN[arm.trainer](arm, overrides, spec, slot, folder)
     return Result(
         task=arm.task.name, arm=arm.name, seed=seed, commit=commit, job=digest(arm.task, arm.overrides),
         device=_device(slot), packages=packages,
@@ -108,14 +107,36 @@ def _rljob(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, f
     return curves(read_metrics(folder), spec.sft.steps if spec.sft else 0)
 
 
+def _exported(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, folder: Path) -> Curves:
+    """The arm from the weights that its example has after its supervised steps."""
+    common = [each for each in overrides if each not in arm.overrides]
+    model = _supervised(arm, common, slot, folder.with_suffix(".supervised"))
+    return _rljob(arm, [*overrides, f"model.path={model}"], spec, slot, folder)
+
+
 def _trl(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, folder: Path) -> Curves:
     """TRL's GRPOTrainer from the weights that our arm has after its supervised steps."""
-    log, model, settings, lines = (folder.with_suffix(end) for end in (".log", ".model", ".json", ".jsonl"))
+    settings, lines = (folder.with_suffix(end) for end in (".json", ".jsonl"))
+    model = _supervised(arm, overrides, slot, folder)
+    settings.write_text(spec.model_dump_json(by_alias=True))
+    command = [sys.executable, "-m", "bench.learning.trl_trainer", str(settings), str(model), str(lines)]
+    slot.run(command, folder.with_suffix(".log"))
+    return curves(list(parse_lines(lines.read_text())), 0)
+
+
+def _supervised(arm: Arm, overrides: Sequence[str], slot: Slot, folder: Path) -> Path:
+    """The exported model after the supervised steps alone. folder: of that run."""
+    log, model = folder.with_suffix(".log"), folder.with_suffix(".model")
     slot.run(_command(arm, [*overrides, *TRAIN_NOTHING], folder), log)
     slot.run([*RLJOB, "export", str(folder), str(model), "--dtype", "float32"], log)
-    settings.write_text(spec.model_dump_json(by_alias=True))
-    slot.run([sys.executable, "-m", "bench.learning.trl_trainer", str(settings), str(model), str(lines)], log)
-    return curves(list(parse_lines(lines.read_text())), 0)
+    return model
+
+
+_TRAIN: Final[Mapping[Trainer, Callable[[Arm, Sequence[str], ResolvedSpec, Slot, Path], Curves]]] = {
+    "rljob": _rljob,
+    "exported": _exported,
+    "trl": _trl,
+}
 
 
 def _command(arm: Arm, overrides: Sequence[str], folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.learning import shuffled
+from bench.learning.__main__ import OUTPUT
 from bench.learning.arms import ADDITION, REVERSE_TEXT, Arm
 from bench.learning.data import digest
 from bench.learning.results import append, curves, missing, newest, read
@@ -39,6 +40,7 @@ def test_a_run_is_missing_until_there_is_a_result_of_its_commit(tmp_path):
         ("minDigits=2&split", "minDigits=2&seed=1&split", False),
         ("kind: RLJob", "kind: RLJob   # that adds", True),
         ("preset: grpo", "preset: grpo, entropyCoefficient: null", True),
+        ("recompute: none", "recompute: layer", False),
         ("{gpusPerNode: 0}", "{gpusPerNode: 0, nodes: 1}", True),  # its default
     ],
 )
@@ -49,6 +51,11 @@ def test_a_digest_is_of_the_job_however_it_is_written(tmp_path, monkeypatch, old
     ADDITION.example.parent.mkdir(parents=True)
     ADDITION.example.write_text(text.replace(old, new))
     assert (digest(ADDITION) == before) is same
+
+
+def test_a_field_with_a_new_name_makes_no_new_job():
+    recorded = {line.job for line in read(OUTPUT / "learning.jsonl") if line.arm == "grpo"}
+    assert digest(REVERSE_TEXT) in recorded
 
 
 def test_curves_count_rl_steps_from_the_end_of_the_supervised_ones():

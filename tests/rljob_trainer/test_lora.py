@@ -1,7 +1,10 @@
 """The policy with an adapter on a rank, against peft: what it computes, trains, saves, compares with and sends."""
 
 import json
+import time
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -68,13 +71,18 @@ def supervise(worker: Rank, rate=RATE, step=MARK):
     worker.supervised_step(plans[worker.settings.rank], totals, TRAJECTORIES, rate, step)
 
 
-def train(worker: Rank, rate=RATE):
-    """One RL step."""
+def prepare(worker: Rank):
     plans, totals = plans_of(TRAJECTORIES, worker.settings.world, 50)
     plan = plans[worker.settings.rank]
     places, groups = bundle_of(TRAJECTORIES)
     worker.prepare(plan, totals, places, groups)
-    worker.update([ADVANTAGES[i] for i in plan.samples], rate, 0.0, MARK)
+    return plan
+
+
+def train(worker: Rank, rate=RATE):
+    """One RL step."""
+    plan = prepare(worker)
+    return worker.update([ADVANTAGES[i] for i in plan.samples], rate, 0.0, MARK)
 
 
 def trained(worker: Rank):
@@ -262,6 +270,51 @@ def test_dropout_acts_in_training_alone_and_by_the_seed(folder):
     torch.testing.assert_close(with_dropout(0.3), first, rtol=0, atol=0)
     plain = with_dropout(0.0)
     assert any(not torch.allclose(first[name], plain[name], atol=1e-6) for name in first)
+
+
+def test_a_bypass_with_dropout_reports_what_the_policy_says_without_it(folder, adapter):
+    def run(worker):
+        start(worker, folder, "rl")
+        before = np.concatenate(worker.log_probs(TRAJECTORIES))
+        return np.abs(before + 1).mean(), train(worker).importance.finish().mean_difference
+
+    lora, bypass = {"path": str(adapter), "dropout": 0.5}, {"rolloutCorrection": {"bypassMode": True}}
+    spec = with_adapter(lora_spec(lora=lora, algorithm=bypass), adapter)
+    expected, found = alone(spec, run)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_checkpoint_in_the_making_holds_the_adapter_and_not_the_one_that_scores_for_the_reference(folder, tmp_path):
+    """The saving thread is slow: it copies while the next step scores with the reference's adapter in its place."""
+
+    def run(worker, monkeypatch):
+        start(worker, folder, "rl")
+        train(worker)
+        scoring, take, scored = worker.reference.scoring, worker.saver._copy.take, Event()
+        saved = []
+
+        @contextmanager
+        def slow_scoring():
+            with scoring() as policy:
+                scored.set()
+                time.sleep(0.2)
+                yield policy
+
+        def slow_take(state):
+            scored.wait(0.5)
+            saved.append({name: whole(each) for name, each in take(state)["policy"]["model"].items()})
+            return state
+
+        monkeypatch.setattr(worker.reference, "scoring", slow_scoring)
+        monkeypatch.setattr(worker.saver._copy, "take", slow_take)
+        expected = trained(worker)
+        worker.begin_save(str(tmp_path / "ranks"))
+        prepare(worker)
+        worker.finish_save()
+        torch.testing.assert_close(saved[0], expected, rtol=0, atol=0)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        alone(lora_spec(algorithm={"kl": {"refreshEvery": 10}}), run, monkeypatch)
 
 
 def test_in_bfloat16_the_frozen_model_is_and_the_adapter_is_not(folder):

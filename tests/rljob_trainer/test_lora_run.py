@@ -14,6 +14,7 @@ from rljob_trainer.volume import Volume
 from tests.rljob_trainer.run_support import TINY, exit_record, machine, trained, write_job
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
     base = write_base(tmp_path / "base", TINY, TINY["model"]["fromScratch"])

@@ -74,13 +74,15 @@ def test_a_model_that_looks_for_its_padding_is_measured():
     assert (size.layers, size.hidden, size.kv) == (2, 64, 2 * 2 * 64 * 2)
 
 
-def test_a_critic_takes_as_much_as_a_policy_without_output_head(sizes):
+@pytest.mark.parametrize(("name", "head"), [("1.5B", 0), ("7B", 151_936 * 3584)])
+def test_a_critic_takes_as_much_as_a_policy_without_output_head(sizes, name, head):
+    """The head of 1.5B is its embeddings, which a critic has too; that of 7B is a matrix of its own."""
     spec = spec_of(algorithm={"preset": "ppo"})
-    size = sizes["1.5B"]
+    size = sizes[name]
     critic = critic_size(spec, size, Path())
     with_critic, without = (phases(size, work_of(spec, each), H100) for each in (critic, None))
-    assert with_critic["rollout"]["critic"] == 12 * size.parameters
-    assert sum(with_critic["update"].values()) - sum(without["update"].values()) == 12 * size.parameters
+    assert with_critic["rollout"]["critic"] == 12 * (size.parameters - head)
+    assert sum(with_critic["update"].values()) - sum(without["update"].values()) == 12 * (size.parameters - head)
 
 
 def test_latent_attention_caches_one_vector_for_all_heads():

@@ -174,6 +174,29 @@ def test_a_bypass_weighs_before_the_pass_as_in_it(models):
     assert largest_difference(alone(before, corrected_update, models, 40)[0], expected) < TOLERANCE
 
 
+def drift_from_engine(worker, models):
+    """Mean difference of engine and trainer: as the step begins, and as the step reports it."""
+    (plan,), totals = plans_of(TRAJECTORIES, 1, 10_000)
+    worker.load(models[0])
+    worker.begin_stage("rl")
+    before = np.concatenate(worker.log_probs(TRAJECTORIES))
+    worker.prepare(plan, totals, *bundle_of(TRAJECTORIES))
+    updated = worker.update([ADVANTAGES[index] for index in plan.samples], 0.05, 0.0, MARK)
+    found = reported(updated.correction)["rollout_corr/kl"]
+    return (
+        float(np.abs(before + 1).mean()),
+        updated.importance.finish().mean_difference,
+        float(-1 - before.mean()),
+        found,
+    )
+
+
+def test_a_bypass_reports_the_policy_as_the_step_began_whatever_its_epochs(models):
+    spec = make_spec(algorithm={"rolloutCorrection": {"bypassMode": True}}, actor={"epochs": 3, "gradClip": 1e6})
+    mean, found, kl, found_kl = alone(spec, drift_from_engine, models)
+    assert (found, found_kl) == pytest.approx((mean, kl), rel=1e-5)
+
+
 def test_right_responses_are_imitated(models):
     """With advantages of 0, what is left of the gradient is that of their mean negative log-probability."""
     settings = {"preset": "dr_grpo", "positiveNllCoefficient": 0.3}

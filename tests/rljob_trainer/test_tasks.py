@@ -1,5 +1,6 @@
 """Generated tasks: repeatable, with train and validation apart, and refusing what they do not know."""
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -7,6 +8,8 @@ import pytest
 
 from rljob_trainer.data.tasks import read_synthetic
 from rljob_trainer.data.tasks.files import write_task
+from rljob_trainer.environments.builtin.calculator import calculator
+from rljob_trainer.environments.tool_calls import parse_tool_calls
 from rljob_trainer.errors import DataError
 from rljob_trainer.rewards.builtin.countdown import Reward
 from rljob_trainer.rewards.protocol import Call
@@ -40,6 +43,24 @@ def test_addition_asks_for_the_sum():
         assert row["response"] == row["reward_model"]["ground_truth"] == str(int(first) + int(second))
         assert {len(first), len(second)} <= {2, 3}
         assert row["ability"] == "math"
+
+
+def test_arithmetic_asks_for_a_result_and_shows_calls_of_the_calculator():
+    rows = read_synthetic("synthetic://arithmetic?rows=300&minDigits=2&operators=*-", "f")
+    for row in rows:
+        first, sign, second = row["prompt"][0]["content"].removeprefix("What is ").removesuffix("?").split()
+        assert row["response"] == str(int(first) * int(second) if sign == "*" else int(first) - int(second))
+        assert "tools" not in row
+    rows = read_synthetic("synthetic://arithmetic?rows=3000&minDigits=2&calls=0.2", "f")
+    asked = [row for row in rows if len(row["prompt"]) == 1]
+    called = [row for row in asked if row["response"].startswith("<tool_call>")]
+    assert len(called) / len(asked) == pytest.approx(0.2, abs=0.02)
+    assert len(rows) - len(asked) == pytest.approx(len(called), rel=0.2)
+    assert all(row["prompt"][-1]["content"] == row["response"] for row in rows if len(row["prompt"]) == 3)
+    for row in called:
+        _, (call,) = parse_tool_calls(row["response"])
+        assert calculator(**call.arguments) == row["reward_model"]["ground_truth"]
+    assert json.loads(rows[0]["tools"])[0]["function"]["name"] == "calculator"
 
 
 def test_countdown_asks_for_an_expression_of_the_numbers():
@@ -107,7 +128,7 @@ def test_parquet_files_of_a_task_can_be_written(tmp_path):
     ("url", "message"),
     [
         ("synthetic://reverse_text", "unknown task 'reverse_text', did you mean 'reverse-text'?"),
-        ("synthetic://", "unknown task ''; the tasks are addition, countdown, reverse-text"),
+        ("synthetic://", "unknown task ''; the tasks are addition, arithmetic, countdown, reverse-text"),
         ("synthetic://reverse-text?row=3", "unknown argument 'row', did you mean 'rows'?"),
         ("synthetic://reverse-text?zzz=3", "unknown argument 'zzz'; reverse-text has letters, maxLength, minLength"),
         ("synthetic://reverse-text?rows=many", "rows=many: Input should be a valid integer"),

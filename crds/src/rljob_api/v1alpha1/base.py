@@ -85,6 +85,7 @@ REWARD_PATTERN = r"^[A-Za-z0-9_]([-A-Za-z0-9_]*[A-Za-z0-9_])?$"
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+PARSER_PATTERN = r"^[a-z0-9][-_a-z0-9]*$"
 REASON_PATTERN = r"^[A-Z][A-Za-z0-9]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 
@@ -107,6 +108,7 @@ PATTERN_MEANINGS = {
     OBJECT_NAME_PATTERN: "lowercase letters, digits, '-' and '.', with a letter or digit at both ends",
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
     VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",
+    PARSER_PATTERN: "lowercase letters, digits, '_' and '-', beginning with a letter or digit",
     REASON_PATTERN: "one CamelCase word",
     QUANTITY_PATTERN: "a Kubernetes quantity such as 500m, 8 or 64Gi, as text",
     RESOURCE_PATTERN: "a resource's name with its domain, such as nvidia.com/gpu",

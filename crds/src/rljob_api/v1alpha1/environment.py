@@ -4,9 +4,55 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_api.v1alpha1.base import MODULE_PATTERN, VARIABLE_PATTERN, ApiModel, Duration, Path, Rule
+from rljob_api.v1alpha1.base import (
+    MODULE_PATTERN,
+    PARSER_PATTERN,
+    VARIABLE_PATTERN,
+    ApiModel,
+    Duration,
+    Path,
+    Rule,
+    list_map,
+)
 
 Name = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)]
+
+_SOURCES = "[has(self.path), has(self.module), has(self.source)].filter(x, x).size()"
+
+
+class BuiltinTool(ApiModel):
+    """A tool of the trainer that the policy may call by its name.
+
+    calculator computes an arithmetic expression. python runs a program without network and other files, in a process of
+    its own. search returns the passages of a corpus that BM25 ranks highest; it needs the extra `search`.
+    """
+
+    name: Literal["calculator", "python", "search"] = Field(description="Which tool.")
+    corpus: Path | None = Field(
+        None,
+        description=(
+            "What search searches: JSON lines with the field text, or contents, and perhaps title; a relative path is"
+            " relative to the RLJob's file."
+        ),
+    )
+    results: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None, description="Most passages that search returns; the default is 3."
+    )
+    timeout: Duration | None = Field(None, description="Time limit of a program of python; the default is 10s.")
+
+    rules = (
+        Rule(
+            "(self.name == 'search') == has(self.corpus)",
+            "search needs a corpus, and other tools have none: set or remove corpus",
+            "corpus",
+        ),
+        Rule("self.name == 'search' || !has(self.results)", "results belongs to search: remove it", "results"),
+        Rule(
+            "!has(self.timeout) || self.name == 'python' && duration(self.timeout) > duration('0s')",
+            "timeout limits the programs of python, and is above 0s: remove or correct it",
+            "timeout",
+        ),
+    )
 
 
 class Environment(ApiModel):
@@ -31,8 +77,20 @@ class Environment(ApiModel):
     tools: Annotated[list[Name], Field(max_length=64)] = Field(
         default_factory=list,
         description=(
-            "Functions in path, module or source that the policy may call. An episode then ends with the first answer"
-            " that calls none."
+            "Functions in path, module or source that the policy may call. With tools, an episode ends with the first"
+            " answer that calls none."
+        ),
+    )
+    builtin_tools: Annotated[list[BuiltinTool], Field(max_length=8)] = Field(
+        default_factory=list,
+        description="Tools of the trainer, beside those of `tools`. They need no code.",
+        json_schema_extra=list_map("name"),
+    )
+    tool_parser: Annotated[str, StringConstraints(pattern=PARSER_PATTERN, min_length=1, max_length=64)] | None = Field(
+        None,
+        description=(
+            "How the policy writes calls of tools: the name of a parser of vLLM, such as hermes, llama3_json, mistral"
+            " or qwen3_coder. The default reads <tool_call>{...}</tool_call> with engine hf, too."
         ),
     )
     arguments: Annotated[dict[str, Any], Field(max_length=64)] = Field(
@@ -83,14 +141,24 @@ class Environment(ApiModel):
 
     rules = (
         Rule(
-            "[has(self.path), has(self.module), has(self.source)].filter(x, x).size() == 1",
-            "an environment has one source: set exactly one of path, module, source",
+            f"{_SOURCES} == 1 || {_SOURCES} == 0 && self.builtinTools.size() > 0",
+            "an environment has one source: set exactly one of path, module, source, or builtinTools alone",
             "path",
         ),
         Rule(
-            "self.tools.size() == 0 || !has(self.entry)",
+            "self.tools.size() + self.builtinTools.size() == 0 || !has(self.entry)",
             "an environment is a function, a class, or tools: set entry or tools",
             "entry",
+        ),
+        Rule(
+            f"self.builtinTools.size() == 0 || ({_SOURCES} == 1) == (self.tools.size() > 0)",
+            "beside builtinTools, tools names functions of path, module or source: set both, or neither",
+            "tools",
+        ),
+        Rule(
+            "!has(self.python) || self.builtinTools.all(t, t.name == 'calculator')",
+            "another interpreter lacks what python and search need: remove environment.python, or these tools",
+            "python",
         ),
         Rule(
             "!self.env.exists(v, v.startsWith('RAY_'))",

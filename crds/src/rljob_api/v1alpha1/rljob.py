@@ -179,6 +179,11 @@ class RLJobSpec(ApiModel):
             "actor.tokensPerMicroBatch",
         ),
         Rule(
+            "!has(self.environment) || !has(self.environment.toolParser) || self.rollout.engine == 'vllm'",
+            "environment.toolParser names a parser of vLLM: set rollout.engine to vllm, or remove it",
+            "environment.toolParser",
+        ),
+        Rule(
             "!has(self.environment) || !has(self.environment.maxEpisodeTokens)"
             " || self.environment.maxEpisodeTokens > self.data.maxPromptTokens"
             " && self.environment.maxEpisodeTokens <= self.actor.tokensPerMicroBatch",

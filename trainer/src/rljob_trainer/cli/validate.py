@@ -1,5 +1,6 @@
 """`rljob validate`"""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -139,7 +140,7 @@ def _wrong_code(judged: "Judged", file: Path) -> "Iterator[Problem]":
     """Errors in reward functions. A file that is missing here may exist in the cluster."""
     from rljob_api.v1alpha1.rewards import RewardFunction
     from rljob_api.validation import Problem
-    from rljob_trainer.paths import locate
+    from rljob_trainer.paths import is_here, locate
     from rljob_trainer.rewards.check import code_errors
 
     base_dir = file.resolve().parent
@@ -149,7 +150,7 @@ def _wrong_code(judged: "Judged", file: Path) -> "Iterator[Problem]":
             continue
         written = {name: value for name in _CODE_FIELDS if (value := judged.sound(*at, name)) is not None}
         function = RewardFunction.model_validate({"name": "any"} | written, strict=True, by_alias=True, by_name=False)
-        if function.path is not None and not _is_here(locate(function.path, base_dir)):
+        if function.path is not None and not is_here(locate(function.path, base_dir)):
             continue
         field = f"spec.rewards.functions[{index}]"
         for error in code_errors(function, base_dir, field):
@@ -163,20 +164,21 @@ def _wrong_environment(judged: "Judged", file: Path) -> "Iterator[Problem]":
     from rljob_api.v1alpha1 import Environment
     from rljob_api.validation import Problem
     from rljob_trainer.environments.check import environment_errors
-    from rljob_trainer.paths import locate
+    from rljob_trainer.paths import is_here, locate
 
-    place, names = ("spec", "environment"), ("path", "module", "source", "entry", "tools", "arguments")
+    place = ("spec", "environment")
+    names = ("path", "module", "source", "entry", "tools", "builtinTools", "arguments")
     if not judged.sound(*place) or any(judged.is_broken(*place, name) for name in names):
         return
     written = {name: value for name in names if (value := judged.sound(*place, name)) is not None}
     environment = Environment.model_validate(written, strict=True, by_alias=True, by_name=False)
     base_dir = file.resolve().parent
-    if environment.path is not None and not _is_here(locate(environment.path, base_dir)):
+    files = [environment.path, *(tool.corpus for tool in environment.builtin_tools)]
+    if not all(is_here(locate(name, base_dir)) for name in files if name is not None):
         return
     for error in environment_errors(environment, base_dir):
         assert error.field is not None
-        name, _, index = error.field.split(".")[2].rstrip("]").partition("[")
-        at = (*place, name, int(index)) if index else (*place, name)
+        at = tuple(int(part) if part.isdecimal() else part for part in re.findall(r"\w+", error.field))
         yield Problem(*judged.document.locate(at, key=False), error.field, error.message)
 
 
@@ -185,7 +187,7 @@ def _wrong_algorithm(found: "Validated", file: Path) -> "Iterator[Problem]":
     from rljob_api import resolve
     from rljob_api.validation import Problem
     from rljob_trainer.own.check import own_function_errors
-    from rljob_trainer.paths import locate
+    from rljob_trainer.paths import is_here, locate
 
     base_dir = file.resolve().parent
     for judged, job in zip(found.documents, found.jobs, strict=True):
@@ -195,7 +197,7 @@ def _wrong_algorithm(found: "Validated", file: Path) -> "Iterator[Problem]":
             for name in ("advantage_from", "loss_from")
             if (own := getattr(algorithm, name)) is not None
             and own.path is not None
-            and not _is_here(locate(own.path, base_dir))
+            and not is_here(locate(own.path, base_dir))
         }
         spec = resolve(job.spec)
         here = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update=missing)})
@@ -204,10 +206,3 @@ def _wrong_algorithm(found: "Validated", file: Path) -> "Iterator[Problem]":
             if not error.field.endswith(".module"):
                 place = tuple(error.field.split("."))
                 yield Problem(*judged.document.locate(place, key=False), error.field, error.message)
-
-
-def _is_here(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long, or a folder without permission
-        return False

@@ -1,12 +1,16 @@
 """Checks spec.environment before anything starts, without running code."""
 
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 from rljob_api.v1alpha1 import Environment
+from rljob_trainer.environments.builtin import ToolUnusable
+from rljob_trainer.environments.builtin.search import read_corpus
 from rljob_trainer.environments.entry import DEFAULTS, FIELD
 from rljob_trainer.errors import EnvironmentFailed
+from rljob_trainer.paths import locate
 from rljob_trainer.rewards.code import CodeError, RewardCode, find_code
 
 
@@ -21,6 +25,7 @@ def environment_errors(environment: Environment, base_dir: Path) -> Iterator[Env
     if environment.tools and environment.arguments:
         message = "the policy gives the arguments of tools: remove arguments, or set entry"
         yield EnvironmentFailed(message, field=f"{FIELD}.arguments")
+    yield from _wrong_tools(environment, base_dir)
     if environment.path is None and environment.source is None:
         return
     part = "source" if environment.path is None else "path"
@@ -38,6 +43,19 @@ def environment_errors(environment: Environment, base_dir: Path) -> Iterator[Env
     if not environment.tools and not any(_defines(code, entry) for entry in entries):
         message = f"the code has no {' and no '.join(map(repr, entries))}: define one, or set entry or tools"
         yield EnvironmentFailed(message, field=f"{FIELD}.entry")
+
+
+def _wrong_tools(environment: Environment, base_dir: Path) -> Iterator[EnvironmentFailed]:
+    for index, tool in enumerate(environment.builtin_tools):
+        field = f"{FIELD}.builtinTools[{index}]"
+        if tool.name in environment.tools:
+            message = f"tools and builtinTools both have {tool.name}, and the policy calls tools by name: rename one"
+            yield EnvironmentFailed(message, field=f"{field}.name")
+        if tool.corpus is not None:
+            try:
+                deque(read_corpus(locate(tool.corpus, base_dir)), maxlen=0)
+            except ToolUnusable as error:
+                yield EnvironmentFailed(str(error), field=f"{field}{error.below}")
 
 
 def _defines(code: RewardCode, name: str) -> bool:

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from rljob_trainer.environments.api import Episode, EpisodeOver, Policy, Task
@@ -51,7 +50,7 @@ async def _serve(fd: int) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=fd))
     (setup,) = await read_plain(reader)
     try:
-        rollout = load_rollout(setup["code"], Path(setup["base_dir"]), setup["tools"], setup["max_turns"])
+        rollout = load_rollout(setup)
     except LoadError as error:
         writer.write(pack_json("unusable", *error.failure))
         await writer.drain()

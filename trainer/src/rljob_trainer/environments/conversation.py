@@ -17,17 +17,20 @@ import numpy as np
 import structlog
 
 from rljob_trainer.data.chat import ChatFormat, Tools
-from rljob_trainer.environments.tool_calls import parse_tool_calls
+from rljob_trainer.environments.tool_calls import ParseCalls, parse_tool_calls
 from rljob_trainer.types import Ids, Message, Task
 
 log = structlog.get_logger()
 
 
 class Tokenized:
-    """A chat template with its tokenizer, for all episodes of a job. ends: ids of tokens that end a turn."""
+    """A chat template with its tokenizer, for all episodes of a job.
 
-    def __init__(self, chat: ChatFormat, ends: set[int]) -> None:
-        self.chat, self.ends = chat, ends | {chat.end}
+    ends: ids of tokens that end a turn. parse: finds the calls of tools in an answer.
+    """
+
+    def __init__(self, chat: ChatFormat, ends: set[int], parse: ParseCalls = parse_tool_calls) -> None:
+        self.chat, self.ends, self.parse = chat, ends | {chat.end}, parse
         template = str(chat.tokenizer.chat_template)
         self.shows_calls = "tool_calls" in template
         self._shows_tools = "tools" in template
@@ -95,7 +98,7 @@ class Conversation:
     def answered(self, messages: Sequence[Message], tools: Tools, prompt: str, token_ids: Ids, answer: Ids) -> Message:
         """The message of an answer [R] to the prompt `token_ids` [P]."""
         text = self._tokenized.decode(answer.tolist())
-        content, calls = parse_tool_calls(text) if tools else (text, [])
+        content, calls = self._tokenized.parse(text, tools) if tools else (text, [])
         message: dict[str, Any] = {"role": "assistant", "content": content if self._tokenized.shows_calls else text}
         if calls:
             message["tool_calls"] = [call.message(self._calls + index) for index, call in enumerate(calls)]

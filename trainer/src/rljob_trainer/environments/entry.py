@@ -8,8 +8,9 @@ from types import ModuleType
 from typing import Any
 
 from rljob_trainer.environments.api import Policy, Task
+from rljob_trainer.environments.builtin import ToolUnusable, make_builtin
 from rljob_trainer.environments.loops import play_steps, play_tools
-from rljob_trainer.environments.tools import ToolError, make_tools
+from rljob_trainer.environments.tools import Tool, ToolError, make_tools
 from rljob_trainer.rewards.load import LoadError, load_module, register_files
 from rljob_trainer.rewards.protocol import FunctionSetup
 
@@ -20,18 +21,32 @@ DEFAULTS = ("rollout", "Environment")
 Rollout = Callable[[Task, Policy], Awaitable[Any]]
 
 
-def load_rollout(code: Mapping[str, Any], base_dir: Path, tools: Sequence[str], max_turns: int) -> Rollout:
-    """code: path, module, source, entry and arguments of spec.environment.
+def load_rollout(setup: Mapping[str, Any]) -> Rollout:
+    """setup: as EnvironmentPool makes it of spec.environment.
 
     Raises LoadError, naming the field, for code that cannot be loaded or that lacks what is named.
     """
-    setup = FunctionSetup(
+    base_dir, tools, builtin = Path(setup["base_dir"]), setup["tools"], setup["builtin_tools"]
+    if not tools and not builtin:
+        return _of_code(_function_setup(setup["code"]), base_dir, setup["max_turns"])
+    made = _tools(_loaded(_function_setup(setup["code"]), base_dir), tools) if tools else []
+    return partial(play_tools, [*made, *_builtin_tools(builtin, base_dir)], setup["max_turns"])
+
+
+def _function_setup(code: Mapping[str, Any]) -> FunctionSetup:
+    """code: path, module, source, entry and arguments of spec.environment."""
+    return FunctionSetup(
         "environment", None, code["path"], code["module"], code["source"], code["entry"] or "", code["arguments"]
     )
+
+
+def _loaded(setup: FunctionSetup, base_dir: Path) -> ModuleType:
     register_files([setup], base_dir)
-    module = load_module(setup, base_dir, FIELD)
-    if tools:
-        return partial(play_tools, _tools(module, tools), max_turns)
+    return load_module(setup, base_dir, FIELD)
+
+
+def _of_code(setup: FunctionSetup, base_dir: Path, max_turns: int) -> Rollout:
+    module = _loaded(setup, base_dir)
     name = setup.function or next((each for each in DEFAULTS if hasattr(module, each)), DEFAULTS[0])
     entry = getattr(module, name, None)
     if not callable(entry):
@@ -64,7 +79,7 @@ def _bind(entry: Callable[..., Any], given: Sequence[Any], arguments: Mapping[st
         raise LoadError(f"{entry.__name__} cannot be called: {error}", f"{FIELD}.{at_fault}") from error
 
 
-def _tools(module: ModuleType, names: Sequence[str]) -> Any:
+def _tools(module: ModuleType, names: Sequence[str]) -> list[Tool]:
     for index, name in enumerate(names):
         if not callable(getattr(module, name, None)):
             raise LoadError(f"the code has no function {name!r}: define it", f"{FIELD}.tools[{index}]")
@@ -72,6 +87,16 @@ def _tools(module: ModuleType, names: Sequence[str]) -> Any:
         return make_tools([getattr(module, name) for name in names])
     except ToolError as error:
         raise LoadError(str(error), f"{FIELD}.tools[{error.index}]") from error
+
+
+def _builtin_tools(settings: Sequence[Mapping[str, Any]], base_dir: Path) -> list[Tool]:
+    made = []
+    for index, each in enumerate(settings):
+        try:
+            made += make_tools([make_builtin(each, base_dir)])
+        except ToolUnusable as error:
+            raise LoadError(str(error), f"{FIELD}.builtinTools[{index}]{error.below}") from error
+    return made
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:

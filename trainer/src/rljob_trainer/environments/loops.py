@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from rljob_trainer.environments.api import Episode, EpisodeOver, Policy, Task
-from rljob_trainer.environments.tools import Tool
+from rljob_trainer.environments.tools import Tool, ToolBroken
 
 
 async def play_steps(make: Callable[[], Any], max_turns: int, task: Task, policy: Policy) -> Episode:
@@ -60,6 +60,8 @@ async def _observed(tools: dict[str, Tool], function: dict[str, Any]) -> tuple[s
         return f"Error: there is no tool {function['name']!r}; there is {', '.join(tools)}", True
     try:
         return str(await _called(tool.function, **tool.checked(function["arguments"]))), False
+    except ToolBroken:
+        raise
     except Exception as error:  # noqa: BLE001  a tool may raise anything
         return f"Error: {type(error).__name__}: {error}", True
 

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from rljob_api.durations import parse_duration
-from rljob_api.v1alpha1 import Environment
+from rljob_api.v1alpha1 import BuiltinTool, Environment
 from rljob_trainer.environments.conversation import Tokenized
 from rljob_trainer.environments.environment import Policy
 from rljob_trainer.environments.process import EnvironmentProcess, Inbox, ProcessSettings
@@ -60,7 +60,13 @@ class EnvironmentPool:
         self._limits = Limits(spec.max_turns, spec.max_episode_tokens or tokens, spec.on_overflow)
         self._timeout, self._deadline = parse_duration(spec.timeout), parse_duration(spec.deadline)
         code = {name: getattr(spec, name) for name in ("path", "module", "source", "entry", "arguments")}
-        setup = {"code": code, "base_dir": str(base_dir.resolve()), "tools": spec.tools, "max_turns": spec.max_turns}
+        setup = {
+            "code": code,
+            "base_dir": str(base_dir.resolve()),
+            "tools": spec.tools,
+            "builtin_tools": [builtin_settings(tool) for tool in spec.builtin_tools],
+            "max_turns": spec.max_turns,
+        }
         self._settings = ProcessSettings(setup, spec.python, tuple(spec.env), log)
         self._processes: list[EnvironmentProcess] = []  # that may get episodes
         self._living: set[EnvironmentProcess] = set()
@@ -210,6 +216,12 @@ class EnvironmentPool:
             process.end()
             raise
         return process
+
+
+def builtin_settings(tool: BuiltinTool) -> dict[str, Any]:
+    """A tool as environments.builtin reads it, with the defaults."""
+    seconds = parse_duration(tool.timeout or "10s")
+    return {"name": tool.name, "corpus": tool.corpus, "results": tool.results or 3, "seconds": seconds}
 
 
 def _ended(session: Session, reward: Any, turn_rewards: Any, metrics: dict[str, float]) -> Episode:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
@@ -19,8 +20,12 @@ class ToolCall(NamedTuple):
         return {"id": f"call_{number}", "type": "function", "function": function}
 
 
-def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """The text without its calls, and the calls.
+ParseCalls = Callable[[str, Sequence[Mapping[str, Any]] | None], tuple[str, list[ToolCall]]]
+"""Takes an answer and the schemas of the tools; returns the text without its calls, and the calls."""
+
+
+def parse_tool_calls(text: str, _tools: Sequence[Mapping[str, Any]] | None = None) -> tuple[str, list[ToolCall]]:
+    """A ParseCalls that needs no schemas.
 
     What stands between the tags and is no call becomes one whose name is "": its error is what the policy reads.
     """

@@ -22,6 +22,10 @@ class ToolError(Exception):
         self.index = index
 
 
+class ToolBroken(Exception):
+    """A tool failed for reasons that say nothing of the policy's call: the episode is played again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """schema: in the form that chat templates read, {type: function, function: {name, description, parameters}}."""

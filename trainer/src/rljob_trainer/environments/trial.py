@@ -18,6 +18,7 @@ from rljob_trainer.engines.ends import as_ids
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.environments.conversation import Tokenized
 from rljob_trainer.environments.pool import EnvironmentPool
+from rljob_trainer.environments.tokenized import parser
 from rljob_trainer.errors import DataError, JobError, first_line
 from rljob_trainer.progress.transcript import Decode
 from rljob_trainer.types import Episode, FinishReason, Ids, Message, Task
@@ -84,7 +85,8 @@ def play(trial: Trial, name: str, temperature: float) -> tuple[Episode, Decode]:
     if trial.chat_template is not None:
         tokenizer.chat_template = trial.chat_template
     ends = {*as_ids(tokenizer.eos_token_id), *as_ids(model.generation_config.eos_token_id)}
-    tokenized = Tokenized(ChatFormat(tokenizer, trial.arguments), ends)
+    parse = parser(trial.environment.tool_parser, tokenizer)
+    tokenized = Tokenized(ChatFormat(tokenizer, trial.arguments), ends, parse)
     policy = _LocalPolicy(model, tokenized.ends, trial.turn_tokens, temperature)
     tokens = min(trial.tokens, getattr(model.config, "max_position_embeddings", None) or trial.tokens)
     return asyncio.run(_played(trial, _task(trial, tokenizer, tokenized), policy, tokenized, tokens)), tokenized.text

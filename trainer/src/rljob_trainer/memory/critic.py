@@ -16,10 +16,17 @@ def critic_size(spec: ResolvedSpec, policy: ModelSize, base_dir: Path) -> ModelS
     if spec.critic is None:
         return None
     if spec.critic.model is None:
-        return replace(policy, vocabulary=1)
+        return _without_head(policy)
     model = spec.model.model_copy(update={"path": spec.critic.model, "from_scratch": None, "revision": None})
     try:
         config = planned_config(model, base_dir)
     except DataError as error:
         raise DataError(error.message, field=CRITIC_FIELD) from error
-    return replace(model_size(config, trust_remote_code=model.trust_remote_code), vocabulary=1)
+    return _without_head(model_size(config, trust_remote_code=model.trust_remote_code))
+
+
+def _without_head(size: ModelSize) -> ModelSize:
+    """All of its weights train, without an output head that is a matrix of its own, not the embeddings."""
+    head = size.vocabulary * size.hidden
+    own = head if size.root >= 2 * head else 0
+    return replace(size, parameters=size.parameters - own, root=size.root - own, vocabulary=1, adapter=0)

@@ -210,9 +210,10 @@ class Rank(RankCalls):
         self._shard = None
         shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
         bypass = self.correction.bypass_mode
-        if not bypass and self._needs_old_log_probs(len(totals)):
+        if self._scores_first(len(totals)):
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         if self.reference is not None:
+            self.saver.wait_staged()  # its adapter may take the place of the policy's
             with self.reference.scoring() as policy:
                 score_samples(policy, shard, "reference_log_probs", self.device)
         if not bypass and self.correction.rollout_is != "none":
@@ -220,11 +221,13 @@ class Rank(RankCalls):
         self._shard = shard if bypass or self.rejection is None else without_rejected(shard, self.rejection)
         return self._token_kl(shard) if self.spec.kl_in_reward else None
 
-    def _needs_old_log_probs(self, minibatches: int) -> bool:
-        """Whether something needs them before the pass that trains."""
+    def _scores_first(self, minibatches: int) -> bool:
+        """Whether the old log-probabilities are computed before the pass that trains."""
+        if self._drops() or self.correction.bypass_mode:
+            return self._drops()  # a bypass reports them alone
         several = minibatches * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
         corrects = self.rejection is not None or self.correction.rollout_is != "none"
-        return several or corrects or self._drops() or self.spec.kl_in_reward
+        return several or corrects or self.spec.kl_in_reward
 
     @in_phase("update")
     def values(self) -> list[Floats]:
@@ -277,7 +280,7 @@ class Rank(RankCalls):
 
     def _rest(self, shard: Shard) -> StepSums:
         """What a step without an update of the policy says of it."""
-        if self.correction.bypass_mode or not self._needs_old_log_probs(len(shard.totals)):
+        if not self._scores_first(len(shard.totals)):
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         return StepSums(0.0, 0.0, 0.0, 0.0, 0, [])
 

@@ -202,20 +202,20 @@ def queue_policy_step(
 ) -> QueuedStep:  # fmt: skip
     """All optimizer steps of one training step: `actor.epochs` passes over its minibatches, or fewer (early_stop.py).
 
-    Samples without old_log_probs get the ones that their pass computes: with one minibatch and one epoch, the policy
-    of the start of the step is the policy that is trained.
+    Samples without old_log_probs get the ones that their first pass computes: in the first minibatch, the policy of the
+    start of the step is the policy that is trained.
     """
     sums = RunningSums.on(trainee.device, norm_bound)
     if spec.algorithm.loss in BY_COVARIANCE:
         choose_tokens(shard, spec.algorithm)
     scored: list[tuple[Sequence[ShardSample], Tensor]] = []
-    for _ in range(spec.actor.epochs):
+    for epoch in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
             before, passes = sums.counted(), list(shard.passes(minibatch))
             remaining = _corrected(trainee, passes, spec.algorithm) or totals
             for samples in passes:
                 log_probs = _policy_pass(trainee, samples, spec, remaining, kl_coefficient, sums)
-                if samples and samples[0].old_log_probs is None:
+                if epoch == 0 and samples and samples[0].old_log_probs is None:
                     scored.append((samples, log_probs))
             if exceeded(spec.algorithm.early_stop, sums.counted() - before):
                 sums.minibatches += 1

@@ -209,16 +209,16 @@ class RolloutProcess:
 
     def _pool(self) -> EnvironmentPool | None:
         s = self._settings
-        if s.environment is None:
+        environment = s.environment
+        if environment is None:
             return None
 
         def tokenized() -> Tokenized:
-            return load_tokenized(
-                Path(s.model_dir), s.template_arguments, datetime.fromisoformat(s.template_time), s.trust_remote_code
-            )
+            now, parser = datetime.fromisoformat(s.template_time), environment.tool_parser
+            return load_tokenized(Path(s.model_dir), s.template_arguments, now, s.trust_remote_code, parser)
 
         log_file = Path(s.log).with_name("environment.log")
-        return EnvironmentPool(s.environment, s.episode_tokens, tokenized, Path(s.base_dir), log_file)
+        return EnvironmentPool(environment, s.episode_tokens, tokenized, Path(s.base_dir), log_file)
 
     def _started(self) -> Episodes:
         if self._episodes is None:

@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from rljob_trainer.data.tasks.addition import Addition
+from rljob_trainer.data.tasks.arithmetic import Arithmetic
 from rljob_trainer.data.tasks.base import PARAMETERS, Split, Task, to_row
 from rljob_trainer.data.tasks.countdown import Countdown
 from rljob_trainer.data.tasks.reverse_text import ReverseText
@@ -27,6 +28,7 @@ from rljob_trainer.errors import DataError
 SCHEME = "synthetic://"
 TASKS: dict[str, type[Task]] = {
     "addition": Addition,
+    "arithmetic": Arithmetic,
     "countdown": Countdown,
     "reverse-text": ReverseText,
 }

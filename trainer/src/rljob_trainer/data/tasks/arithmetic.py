@@ -1,0 +1,73 @@
+"""arithmetic: compute with two numbers. The prompt is "What is 47 * 83?", the answer "3901".
+
+83 * 47 is in the same split, and so are all other operations with the two numbers. With calls=0.2, one response in five
+to a question calls the tool calculator, and further rows answer its results: a supervised start for calls.
+"""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Self
+
+from pydantic import Field, StringConstraints, model_validator
+from pydantic.dataclasses import dataclass
+
+from rljob_trainer.data.tasks.base import PARAMETERS, Example
+from rljob_trainer.environments.builtin.calculator import calculator
+from rljob_trainer.environments.tools import make_tools
+
+_COMPUTE = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
+
+
+@dataclass(frozen=True, config=PARAMETERS)
+class Arithmetic:
+    """Compute with two numbers of minDigits to maxDigits digits.
+
+    Each operator and each length is equally likely. Only 0 itself begins with 0.
+    """
+
+    min_digits: Annotated[int, Field(ge=1, le=18)] = 1
+    max_digits: Annotated[int, Field(ge=1, le=18)] = 2
+    operators: Annotated[str, StringConstraints(pattern=r"^[-+*]{1,3}$")] = "+-*"
+    calls: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_digits > self.max_digits:
+            raise ValueError(f"minDigits {self.min_digits} is above maxDigits {self.max_digits}")
+        return self
+
+    @property
+    def ability(self) -> str:
+        return "math"
+
+    def example(self, rng: random.Random) -> Example:
+        first, second = self._number(rng), self._number(rng)
+        sign = rng.choice(self.operators)
+        result = str(_COMPUTE[sign](first, second))
+        key = " ".join(map(str, sorted((first, second))))
+        expression = f"{first} {sign} {second}"
+        prompt = f"What is {expression}?"
+        if not self.calls:
+            return Example(key, prompt, ground_truth=result, response=result)
+        call = _call(expression)
+        kind = rng.random() * (1 + self.calls)  # 1 question in all, and its result where the response calls
+        if kind < self.calls:
+            return Example(key, prompt, ground_truth=result, response=call, tools=_schemas())
+        answered = ({"role": "assistant", "content": call}, {"role": "tool", "content": result}) if kind >= 1 else ()
+        return Example(key, prompt, ground_truth=result, response=result, between=answered, tools=_schemas())
+
+    def _number(self, rng: random.Random) -> int:
+        digits = rng.randint(self.min_digits, self.max_digits)
+        return rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+
+
+def _call(expression: str) -> str:
+    written = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
+    return f"<tool_call>{written}</tool_call>"
+
+
+@cache
+def _schemas() -> Sequence[Mapping[str, Any]]:
+    return [tool.schema for tool in make_tools([calculator])]
