@@ -40,6 +40,7 @@ class ResolvedActor(Actor):
 
 
 class ResolvedCritic(Critic):
+    warmup_steps: int
     epochs: int
     mini_batch_size: int
     lambda_: float
@@ -90,6 +91,7 @@ class ResolvedAlgorithm(Algorithm):
     ppo_kl_coef: float
     gamma: float
     lambda_: float
+    lambda_alpha: float
     kl: ResolvedKl
     entropy_coefficient: float
     positive_nll_coefficient: float
@@ -165,6 +167,7 @@ def _critic(critic: Critic, filled: dict[str, Any]) -> dict[str, object]:
         "epochs": filled["actor"]["epochs"],
         "mini_batch_size": filled["actor"]["mini_batch_size"],
         "lambda_": filled["algorithm"]["lambda_"],
+        "warmup_steps": PRESETS[filled["algorithm"]["preset"]].critic_warmup_steps,
     }
     return critic.model_dump() | governed | critic.model_dump(include=set(governed), exclude_none=True)
 
@@ -178,6 +181,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         "aggregation": row.aggregation,
         "gamma": row.gamma,
         "lambda_": row.lambda_,
+        "lambda_alpha": row.lambda_alpha,
         "entropy_coefficient": row.entropy_coefficient,
         "positive_nll_coefficient": row.positive_nll_coefficient,
     }

@@ -41,6 +41,7 @@ def or_own(field: str, owner: str = "self") -> str:
 
 _ADVANTAGE = or_own("advantage")
 _LOSS = or_own("loss")
+_ALPHA = of_preset("lambdaAlpha", "lambda_alpha")
 _PLACEMENT = of_preset("kl.placement", "kl_placement")
 _COEFFICIENT = of_preset("kl.coefficient", "kl_coefficient")
 _CONTROLLER = of_preset("kl.controller", "kl_controller")
@@ -84,7 +85,11 @@ EFFECTIVE = {
         f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'custom']",
         "advantage is reinforce_plus_plus or gae, or one of your own",
     ),
-    "lambda": (f"{_ADVANTAGE} in ['gae', 'custom']", "advantage is gae, or one of your own"),
+    "lambda": (
+        f"{_ADVANTAGE} in ['gae', 'custom'] && double({_ALPHA}) == 0.0",
+        "advantage is gae, or one of your own, and lambdaAlpha is 0",
+    ),
+    "lambdaAlpha": (f"{_ADVANTAGE} == 'gae'", "advantage is gae"),
     "kl.estimator": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.coefficient": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.controller": _PENALTY,
@@ -309,6 +314,13 @@ class Algorithm(ApiModel):
         description=(
             "How far gae looks: 1 takes all later rewards, 0 the next reward and value (verl's lam). Lower values have"
             " less variance, and more of the critic's errors."
+        ),
+    )
+    lambda_alpha: Annotated[float, Field(ge=0, le=1000)] | None = Field(
+        None,
+        description=(
+            "Above 0, gae's lambda follows the response's length l: 1 - 1 / (lambdaAlpha l), at least 0 (VAPO; 0.05 in"
+            " its paper). The critic's returns keep critic.lambda."
         ),
     )
     kl: Kl = Field(default_factory=Kl, description="Penalty for leaving the reference model.")

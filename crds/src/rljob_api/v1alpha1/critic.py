@@ -37,11 +37,11 @@ class Critic(ApiModel):
     lr_decay_steps: Count | None = Field(
         None, description="Steps in which wsd falls; the default is a tenth of all steps."
     )
-    warmup_steps: CountOrZero = Field(
-        0,
+    warmup_steps: CountOrZero | None = Field(
+        None,
         description=(
             "First RL steps in which only the critic learns (verl's critic_warmup); the policy's learning rate begins"
-            " after them."
+            " after them. The default is 50 with preset vapo, else 0."
         ),
     )
     weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(0.01, description="AdamW's decoupled weight decay.")

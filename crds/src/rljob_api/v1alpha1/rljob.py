@@ -154,11 +154,6 @@ class RLJobSpec(ApiModel):
             "critic",
         ),
         Rule(
-            f"!has(self.model.lora) || {_ADVANTAGE} != 'gae'",
-            "a critic beside an adapter is not supported yet: remove model.lora, or choose another algorithm.advantage",
-            "model.lora",
-        ),
-        Rule(
             f"!has(self.critic) || !has({_CRITIC_BATCH}) || self.data.promptsPerStep % {_CRITIC_BATCH} == 0 &&"
             f" ({_MINI_BATCH} % {_CRITIC_BATCH} == 0 || {_CRITIC_BATCH} % {_MINI_BATCH} == 0)",
             "critic.miniBatchSize must divide data.promptsPerStep, and be a divisor or a multiple of"

@@ -4,7 +4,7 @@ from typing import Literal
 
 Preset = Literal[
     "grpo", "dapo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "gmpo",
-    "cispo", "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "ppo", "sft",
+    "cispo", "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "ppo", "vapo", "sft",
 ]  # fmt: skip
 Advantage = Literal[
     "grpo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",

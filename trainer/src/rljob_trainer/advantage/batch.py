@@ -24,7 +24,7 @@ class AdvantageBatch:
     baselines: [N], the reward of the greedy answer to each episode's prompt; None without such answers.
     gamma: discount of token rewards; 1: none.
     values: [sum(lengths)], the critic's value of what comes before each token; None without a critic.
-    lambda_: of gae.
+    lambda_: of gae. lambda_alpha: above 0, gae's lambda is 1 - 1 / (lambda_alpha l) of an episode of length l.
 
     Raises RewardError for a non-finite reward, JobError for a non-finite penalty or value, ValueError for wrong shapes.
     """
@@ -37,6 +37,7 @@ class AdvantageBatch:
     baselines: Floats | None = None
     values: Floats | None = None
     lambda_: float = 1.0
+    lambda_alpha: float = 0.0
 
     def __post_init__(self) -> None:
         shapes = (self.rewards.shape, self.groups.shape, self.lengths.shape)

@@ -138,6 +138,7 @@ def advantage_batch(
         _baselines(groups),
         values,
         algorithm.lambda_,
+        algorithm.lambda_alpha,
     )
 
 
