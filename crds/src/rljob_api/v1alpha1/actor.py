@@ -76,6 +76,11 @@ class Actor(ApiModel):
     grad_clip: Annotated[float, Field(gt=0, le=1_000_000)] = Field(
         1.0, description="Largest norm of the gradient over all ranks; a larger gradient is scaled down."
     )
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Keep an exponential moving average of the policy, of which this share remains in a step."
+        " Validations and `rljob export --ema` use it; training and its samples do not.",
+    )
     mini_batch_size: Count | None = Field(
         None,
         description="Prompts per optimizer step (verl's ppo_mini_batch_size); the default is data.promptsPerStep.",

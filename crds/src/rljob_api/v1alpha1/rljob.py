@@ -143,6 +143,11 @@ class RLJobSpec(ApiModel):
             "algorithm.dynamicSampling.oversample",
         ),
         Rule(
+            "!has(self.actor.emaDecay) || !has(self.model.lora)",
+            "the average of an adapter is not supported yet: remove actor.emaDecay, or model.lora",
+            "actor.emaDecay",
+        ),
+        Rule(
             "!has(self.actor.miniBatchSize) || self.data.promptsPerStep % self.actor.miniBatchSize == 0",
             "actor.miniBatchSize must divide data.promptsPerStep: set it to a divisor, or remove it",
             "actor.miniBatchSize",

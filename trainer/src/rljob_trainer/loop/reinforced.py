@@ -297,9 +297,16 @@ class ReinforcedSteps:
         sampling = Sampling(
             self.spec.data.max_response_tokens, settings.temperature, settings.top_p, stop=tuple(self.spec.rollout.stop)
         )
-        order = Order("validation", self._policy(), self.validation, settings.samples_per_prompt, sampling)
+        averages = self.spec.actor.ema_decay is not None
+        policy = self._policy()
+        if averages:
+            policy = PolicyName(policy.version, f"{policy.digest} averaged")
+            self.ranks.exchange_average()
+        order = Order("validation", policy, self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
             scored = [group for group in self.rollouts.collect(order).groups if group.summary.error is None]
+            if averages:
+                self.ranks.exchange_average()
             self.reporting.samples(step, scored)
         return validation_metrics(_summaries(scored), {task.id: task.data_source for task in self.validation})
 

@@ -17,6 +17,7 @@ class Work:
     reshard: layers are gathered again in the backward pass.
     host_weights, host_optimizer: they are in host memory between uses.
     reference: the ranks hold a frozen copy in bfloat16, or one of the adapter.
+    average: the ranks hold an average of the policy.
     critic: size of the critic, which the ranks train besides; None without one.
     bucket: bytes of one bucket of the sync.
     engines: that share the GPU; 0 if the job has none. share: of the GPU, for all of them while they generate.
@@ -43,6 +44,7 @@ class Work:
     eager: bool
     critic: ModelSize | None = None
     keeps_model: bool = False
+    average: bool = False
 
     @property
     def model_stays(self) -> bool:
@@ -76,4 +78,5 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
         eager=rollout.enforce_eager,
         keeps_model=lora is not None and not lora.merge and not spec.supervised_only,
         critic=critic,
+        average=actor.ema_decay is not None,
     )
