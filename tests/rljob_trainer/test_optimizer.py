@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import get_scheduler
 
 from rljob_trainer.rank import optimizer as module
@@ -45,10 +46,10 @@ def test_biases_and_norms_can_be_left_out_of_weight_decay():
     """As two groups of torch's AdamW."""
     draw = torch.Generator().manual_seed(0)
     shapes = [(3, 2), (3,), (2, 4), (4,)]
-    ours = [torch.randn(shape, generator=draw).requires_grad_() for shape in shapes]
-    theirs = [each.detach().clone().requires_grad_() for each in ours]
+    ours = [nn.Parameter(torch.randn(shape, generator=draw)) for shape in shapes]
+    theirs = [nn.Parameter(each.detach().clone()) for each in ours]
     one = ShardedAdamW(ours, **SETTINGS, device=CPU, matrices_alone=True)
-    groups = [{"params": theirs[::2]}, {"params": theirs[1::2], "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": theirs[::2]}, {"params": theirs[1::2], "weight_decay": 0.0}]
     other = torch.optim.AdamW(groups, **SETTINGS, fused=True)
     for step in range(3):
         for parameters, optimizer in ((ours, one), (theirs, other)):

@@ -6,8 +6,8 @@ from rljob_trainer.advantage.batch import AdvantageBatch, Doubles, Indexes
 
 
 def token_rewards(batch: AdvantageBatch) -> Doubles:
-    """[sum(lengths)]: minus each token's penalty, plus the outcome reward at an episode's last token."""
-    rewards = np.zeros(batch.tokens)
+    """[sum(lengths)]: each token's own reward minus its penalty, plus the outcome reward at an episode's last token."""
+    rewards = np.zeros(batch.tokens) if batch.token_rewards is None else batch.token_rewards.astype(np.float64)
     if batch.token_penalties is not None:
         rewards -= batch.token_penalties
     some = batch.lengths > 0  # an episode without tokens has no last token for its reward
