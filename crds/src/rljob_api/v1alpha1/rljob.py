@@ -148,6 +148,11 @@ class RLJobSpec(ApiModel):
             "actor.emaDecay",
         ),
         Rule(
+            "!self.data.measuredDifficulty || !has(self.data.difficulty)",
+            "an epoch has one order: remove data.difficulty, or data.measuredDifficulty",
+            "data.measuredDifficulty",
+        ),
+        Rule(
             "!has(self.actor.miniBatchSize) || self.data.promptsPerStep % self.actor.miniBatchSize == 0",
             "actor.miniBatchSize must divide data.promptsPerStep: set it to a divisor, or remove it",
             "actor.miniBatchSize",

@@ -40,6 +40,7 @@ _UNREAD = {
     "model.lora.merge": ("!has(self.model.lora) || !self.model.lora.merge", "sends no weights to engines"),
     "actor.miniBatchSize": ("!has(self.actor.miniBatchSize)", "makes one optimizer step of data.promptsPerStep rows"),
     "actor.epochs": ("self.actor.epochs == 1", "reads each row of a step once"),
+    "data.measuredDifficulty": ("!self.data.measuredDifficulty", "takes rows in the order of data.shuffle"),
     "data.difficulty": ("!has(self.data.difficulty)", "takes rows in the order of data.shuffle"),
     "data.validation": ("self.data.validation.size() == 0", "does not validate"),
     "training.validateBeforeTraining": ("self.training.validateBeforeTraining", "does not validate"),

@@ -199,7 +199,7 @@ class Wiring:
             key = spec.data.difficulty
             prompts = TaskStream(
                 dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs,
-                difficulties=dataset.difficulties(key) if key else None,
+                difficulties=dataset.difficulties(key) if key else None, measures=spec.data.measured_difficulty,
             )  # fmt: skip
             self._spec = with_length(spec, len(dataset))
         if spec.sft or spec.supervised_only:

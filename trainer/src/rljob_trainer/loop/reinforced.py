@@ -174,6 +174,8 @@ class ReinforcedSteps:
                 break
         again = to_try_again([*kept, *flat, *outside], settings)
         prompts.issue_again(again)
+        for group in (*kept, *flat, *outside, *extra):
+            prompts.measure(group.summary.task_id, _accuracy(group.summary))
         left = flat + outside
         if not kept + left:
             last = list(failed.values())[-1]
