@@ -33,7 +33,7 @@ class Run:
 
     steps: seconds of each, in PHASES and whole; "tokens" of its prompts and responses.
     start: seconds from the command to the first rollout. peaks: bytes of the GPU by phase, warm-up included.
-    metrics: others of ours, their means. error: the end of its log if it failed.
+    metrics: others of ours, the largest of each. error: the end of its log if it failed.
     """
 
     steps: list[dict[str, float]] = field(default_factory=list)

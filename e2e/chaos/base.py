@@ -13,8 +13,8 @@ SHAPE = {"layers": 2, "hiddenSize": 64, "heads": 2}
 """spec.model.fromScratch of models for chaos."""
 
 
-def write_base(folder: Path, spec: dict[str, Any], scratch: dict[str, Any]) -> Path:
-    """spec: of the job. scratch: spec.model.fromScratch of the model."""
+def write_base(folder: Path, spec: dict[str, Any], scratch: dict[str, Any], seed: int = 0) -> Path:
+    """spec: of the job. scratch: spec.model.fromScratch of the model. seed: of its weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -23,6 +23,6 @@ def write_base(folder: Path, spec: dict[str, Any], scratch: dict[str, Any]) -> P
 
     made = resolve(RLJobSpec.model_validate(spec | {"model": {"fromScratch": scratch}}))
     prepare_model_folder(made, folder, folder, make_tokenizer(made, folder))
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
     return folder

@@ -1,6 +1,7 @@
 """The policy with an adapter on a rank, against peft: what it computes, trains, saves, compares with and sends."""
 
 import json
+import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,12 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rljob_api import ResolvedSpec
+from rljob_api.resolve import ResolvedLora
 from rljob_trainer.checkpoint.export import export_adapter, export_model
 from rljob_trainer.checkpoint.manifest import MODEL, RANKS, commit
 from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.lora.base import check_continued, write_base
 from rljob_trainer.lora.files import ADAPTER, CONFIG, TENSORS, is_adapter, read_tensors, write_config
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.rank.rank import Rank
@@ -370,6 +374,7 @@ def checkpoint_of(worker, folder, tokenizer, run):
     AutoTokenizer.from_pretrained(tokenizer).save_pretrained(staged / MODEL)
     (staged / MODEL / "config.json").write_bytes((Path(folder) / "config.json").read_bytes())
     write_config(staged / MODEL / ADAPTER, worker.spec.model.lora, folder)
+    write_base(staged / MODEL / ADAPTER, Path(folder))
     start(worker, folder, "rl")
     train(worker)
     train(worker)
@@ -392,3 +397,43 @@ def test_a_checkpoint_is_exported_as_an_adapter_of_peft_or_merged(folder, tmp_pa
     with pytest.raises(DataError, match=r"cannot be added to the model in .*nowhere.*--base"):
         export_model(ref, tmp_path / "other", "float32", base=tmp_path / "nowhere")
     assert not (tmp_path / "other").exists()
+
+
+def lora_of(spec: ResolvedSpec) -> ResolvedLora:
+    assert spec.model.lora is not None
+    return spec.model.lora
+
+
+def test_another_model_under_the_adapter_is_refused(folder, tmp_path):
+    """In the run's next attempt, and in an export from the place where the run found it."""
+    tokenizer, base = write_model_dir(tmp_path / "tokenizer"), tmp_path / "base"
+    shutil.copytree(folder, base)
+    ref, _ = alone(lora_spec(), checkpoint_of, str(base), tokenizer, tmp_path / "run")
+    saved, lora = ref.path / MODEL / ADAPTER, lora_of(lora_spec())
+    check_continued(saved, lora, Path(folder))
+    whole_file = bytearray((base / "model.safetensors").read_bytes())
+    for change in (whole_file[:-1] + bytes([whole_file[-1] ^ 1]), whole_file + b"0"):
+        (base / "model.safetensors").write_bytes(change)
+        with pytest.raises(DataError, match=r"not those of the model that was adapted: .*resume to never") as raised:
+            check_continued(saved, lora, base)
+        assert raised.value.field == "spec.model.path"
+    with pytest.raises(DataError, match=r"not those of the model that was adapted: .*--base"):
+        export_model(ref, tmp_path / "merged", "float32")
+    export_model(ref, tmp_path / "merged", "float32", base=Path(folder))
+
+
+def test_an_adapter_that_computes_something_else_than_the_runs_is_refused(folder, tmp_path):
+    """In a file that is continued, and in the spec: fewer layers, or another scale."""
+    write_adapter(folder, tmp_path / "adapter")
+    write_config(tmp_path / "run", lora_of(continuing(tmp_path / "adapter")), folder)
+    changed = json.loads((tmp_path / "adapter" / CONFIG).read_text()) | {"lora_alpha": 20}
+    (tmp_path / "adapter" / CONFIG).write_text(json.dumps(changed))
+    write_config(tmp_path / "spec", lora_of(lora_spec()), folder)
+    check_continued(tmp_path / "spec", lora_of(lora_spec(lora=LORA | {"dropout": 0.1})), Path(folder))
+    for run, spec, problem, field in (
+        ("run", continuing(tmp_path / "adapter"), r"alpha is no longer .*\(10.0\)", "spec.model.lora.path"),
+        ("spec", lora_spec(lora=LORA | {"targetModules": ["q_proj"]}), r'targetModules .*"q_proj"', "spec.model.lora"),
+    ):
+        with pytest.raises(DataError, match=problem) as raised:
+            check_continued(tmp_path / run, lora_of(spec), Path(folder))
+        assert raised.value.field == field

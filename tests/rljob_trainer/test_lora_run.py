@@ -27,6 +27,10 @@ def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
         for arguments in (["adapter", "--adapter"], ["merged", "--dtype", "float32"]):
             ended = place.rljob("export", run, tmp_path / arguments[0], *arguments[1:])
             assert ended.code == 0, ended.out
+        moved = base.rename(tmp_path / "moved")
+        write_base(base, TINY, TINY["model"]["fromScratch"], seed=1)
+        ended = place.rljob("run", job, "--dir", run, "--set", "training.steps=6")
+        assert (ended.code, "not those of the model that was adapted" in ended.out) == (65, True), ended.out
     assert exit_record(run, 2)["code"] == 0
     lines = trained(run)
     assert all(line["sync/probe_mean"] < 1e-3 < line["sync/probe_moved"] for line in lines[1:])
@@ -36,7 +40,7 @@ def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
     assert all(".lora_" in name for name in shapes if name.startswith("policy.model"))
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     theirs = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), str(tmp_path / "adapter")
+        AutoModelForCausalLM.from_pretrained(moved, dtype=torch.float32), str(tmp_path / "adapter")
     ).merge_and_unload()
     for (name, ours), other in zip(merged.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(ours, other, rtol=0, atol=1e-6, msg=name)

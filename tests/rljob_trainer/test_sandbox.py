@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def call(*arguments):
 DEAF = """import signal, time
 for number in set(range(1, 32)) - {9, 19}: signal.signal(number, signal.SIG_IGN)
 """
+DELETED = """import mmap, os, time
+kept = []
+while True:
+    file = open('a', 'w+b')
+    os.unlink('a')
+    file.write(b'x' * 2**20)
+    file.flush()
+    """
 
 
 def test_a_program_runs_with_its_input_its_libraries_and_a_folder_of_its_own():
@@ -73,6 +82,11 @@ def test_the_order_of_a_set_is_the_same_in_each_run():
         ("print(open('/etc/passwd').read())", "failed", "PermissionError"),
         ("import os; print(os.listdir('/proc'))", "failed", "PermissionError"),
         ("import os; os.chmod('/tmp', 0)", "failed", "PermissionError"),
+        ("import os; os.truncate('main.py', 0)", "failed", "PermissionError"),  # Landlock before Linux 6.2 lets it
+        ("import os; os.open('main.py', os.O_RDONLY | os.O_TRUNC)", "failed", "PermissionError"),  # and this
+        ("import os; os.mkdir('hidden', 0o300)", "failed", "PermissionError"),  # its files are not counted
+        (f"{DELETED}kept.append(file)", "too_much_disk", ""),
+        (f"{DELETED}kept.append(mmap.mmap(file.fileno(), 1))", "too_much_disk", ""),
     ],
 )  # fmt: skip
 def test_an_attack_fails(program, status, says):
@@ -99,6 +113,15 @@ def test_the_process_that_started_it_is_out_of_reach(program, monkeypatch):
     assert (outcome.status, outcome.stdout) == ("failed", "")
     assert "not permitted" in outcome.stderr or "denied" in outcome.stderr
     assert "A_SECRET" not in run("import os; print(os.environ)").stdout
+
+
+def test_no_signal_comes_from_a_pipe():
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        owns = f"import fcntl, os\nfile = os.pipe()[0]\nfcntl.fcntl(file, fcntl.F_SETOWN, {bystander.pid})"
+        signal = "import fcntl, os\nfcntl.fcntl(os.pipe()[0], fcntl.F_SETSIG, 9)"
+        outcomes = [run(program, limits=SHORT) for program in (owns, signal)]
+        bystander.kill()
+    assert all("PermissionError" in outcome.stderr for outcome in outcomes)
 
 
 def test_files_of_a_checkpoint_volume_are_neither_read_nor_written(tmp_path: Path):

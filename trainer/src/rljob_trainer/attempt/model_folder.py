@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.turn_end import turn_end
 from rljob_trainer.engines.ends import as_ids, write_end_ids
+from rljob_trainer.lora.base import write_base
 from rljob_trainer.lora.files import ADAPTER, write_config
 from rljob_trainer.rank.model_source import TOKENIZER_FILES, scratch_config
 from rljob_trainer.rank.supported import check_supported, check_token_ids, load_config, max_model_len
@@ -39,6 +40,7 @@ def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokeniz
     _name_ends(folder, config, tokenizer)
     if spec.model.lora is not None:
         write_config(folder / ADAPTER, spec.model.lora, base=str(source.resolve()))
+        write_base(folder / ADAPTER, source)
     check_supported(config, spec)
     check_token_ids(config, len(tokenizer) - 1)
     return min(len(tokenizer), config.vocab_size)

@@ -11,9 +11,10 @@ from rljob_api import ResolvedSpec
 from rljob_trainer.attempt.claim import record_resume
 from rljob_trainer.attempt.resumption import Resumption
 from rljob_trainer.checkpoint.lineage import Claim
-from rljob_trainer.checkpoint.manifest import RANKS, CheckpointRef, decided, list_checkpoints, read_trainer_state
+from rljob_trainer.checkpoint.manifest import MODEL, RANKS, CheckpointRef, decided, list_checkpoints, read_trainer_state
 from rljob_trainer.loop.stages import stage_of
 from rljob_trainer.loop.state import LoopState
+from rljob_trainer.lora.files import ADAPTER
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import Stage
@@ -48,6 +49,12 @@ class Origin:
     def durable_step(self) -> int:
         """Step of the newest durable checkpoint, 0 without one."""
         return self.checkpoint.manifest.step if self.checkpoint else 0
+
+    def adapter(self, folder: Path) -> Path | None:
+        """Where the configuration of the adapter is that the attempt continues with. folder: the run's model folder."""
+        if self.held is not None:
+            return folder / ADAPTER
+        return self.checkpoint.path / MODEL / ADAPTER if self.checkpoint is not None else None
 
     def template_time(self, root: Claim | None) -> datetime:
         """The time that chat templates see: when the run began, so that prompts stay the same on later days.

@@ -44,6 +44,7 @@ from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.requests import Requests
 from rljob_trainer.loop.stages import with_length
 from rljob_trainer.loop.state import LoopState
+from rljob_trainer.lora.base import check_continued
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.own.load import with_own_functions
@@ -132,6 +133,8 @@ class Wiring:
             critic = self._critic_folder()
             _join(importing)  # a second thread could get a partly imported module
             tokenizer = make_tokenizer(self._spec, self._base_dir)
+            if model.lora is not None and (adapter := origin.adapter(self._folder)) is not None:
+                check_continued(adapter, model.lora, weights)
             vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
             if critic is not None:
                 check_critic(self._spec, critic, len(tokenizer) - 1)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rljob_trainer.checkpoint.manifest import MODEL, RANKS, CheckpointRef
 from rljob_trainer.checkpoint.shards import load_shards, saved_shapes
 from rljob_trainer.errors import DataError, first_line
+from rljob_trainer.lora.base import check_base
 from rljob_trainer.lora.files import ADAPTER, CONFIG, is_adapter, layer_of, write_tensors
 from rljob_trainer.lora.layers import merged
 
@@ -35,9 +36,11 @@ class SavedAdapter:
     def merged(self, base: Path | None, *, trust_remote_code: bool) -> PreTrainedModel:
         """The adapted model in float32. base: the model that is adapted; by default where the run found it.
 
-        Raises DataError if there is no such model.
+        Raises DataError if there is no such model, or if its files have changed there.
         """
         place = base or self.config["base_model_name_or_path"]
+        if base is None and Path(place).is_dir():
+            check_base(self.folder, Path(place), "give the model that the run adapted with --base")
         try:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 place, dtype=torch.float32, trust_remote_code=trust_remote_code

@@ -103,11 +103,14 @@ def read_tensors(folder: Path) -> "dict[str, Tensor]":
     return {name.removeprefix(PREFIX): tensor for name, tensor in found.items()}
 
 
-def write_config(folder: Path, lora: ResolvedLora, base: str) -> None:
-    """lora: whose rank, alpha and target_modules are known. base: of the model that it adapts, a folder or a name."""
+def peft_config(lora: ResolvedLora, base: str) -> dict[str, Any]:
+    """adapter_config.json of an adapter whose rank, alpha and target_modules are known.
+
+    base: the model that it adapts, a folder or a name.
+    """
     assert lora.target_modules is not None
     alone = lora.target_modules == ["all-linear"]
-    config = {
+    return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
@@ -118,6 +121,11 @@ def write_config(folder: Path, lora: ResolvedLora, base: str) -> None:
         "bias": "none",
         "inference_mode": True,
     }
+
+
+def write_config(folder: Path, lora: ResolvedLora, base: str) -> None:
+    """Write `peft_config` into the folder."""
+    config = peft_config(lora, base)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 

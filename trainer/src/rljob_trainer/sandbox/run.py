@@ -3,13 +3,14 @@
 import json
 import os
 import selectors
+import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -181,7 +182,24 @@ class _Watch:
             if entries > self._limits.files:
                 return "too_much_disk"
             size += sum(_size(Path(path, name)) for name in names)
-        return "too_much_disk" if size > self._limits.disk else None
+        return "too_much_disk" if size + self._deleted() > self._limits.disk else None
+
+    def _deleted(self) -> float:
+        """Bytes of files that are deleted and still open. A mapping does not say how large its file is: it is too much.
+
+        The standard input is such a file, and its descriptor is 0.
+        """
+        process = Path(f"/proc/{self._process.pid}")
+        size = 0
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # the process ended meanwhile
+            mapped = (process / "maps").read_text(errors="replace")
+            if any(line.endswith(" (deleted)") and f" {self._folder}/" in line for line in mapped.splitlines()):
+                return float("inf")
+            for descriptor in (process / "fd").iterdir():
+                found = descriptor.stat()
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 0 and descriptor.name != "0":
+                    size += found.st_blocks * 512
+        return size
 
     def _text(self, name: str) -> str:
         return bytes(self._written[name][: self._limits.output]).decode(errors="replace")

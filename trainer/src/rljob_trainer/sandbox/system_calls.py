@@ -1,6 +1,7 @@
 """Which system calls sandboxed code may use, as a seccomp filter that libseccomp compiles."""
 
 import errno
+import os
 import tempfile
 from functools import cache
 from typing import Any
@@ -9,13 +10,25 @@ from rljob_trainer.errors import InfrastructureError
 
 _FILES = (
     "access", "chdir", "close", "close_range", "dup", "dup2", "dup3", "faccessat", "faccessat2", "fchdir",
-    "fcntl", "fdatasync", "flock", "fstat", "fstatfs", "fsync", "ftruncate", "getcwd", "getdents",
-    "getdents64", "lseek", "lstat", "mkdir", "mkdirat", "newfstatat", "open", "openat", "pipe", "pipe2", "pread64",
+    "fdatasync", "flock", "fstat", "fstatfs", "fsync", "ftruncate", "getcwd", "getdents",
+    "getdents64", "lseek", "lstat", "newfstatat", "pipe", "pipe2", "pread64",
     "preadv", "pwrite64", "pwritev", "read", "readlink", "readlinkat", "readv", "rename", "renameat", "renameat2",
-    "rmdir", "sendfile", "stat", "statfs", "statx", "truncate", "umask", "unlink", "unlinkat", "write",
-    "writev",
+    "rmdir", "sendfile", "stat", "statfs", "statx", "unlink", "unlinkat", "write", "writev",
 )  # fmt: skip
-"""Landlock decides which files. It does not guard modes, owners and times, so no call that changes them is here."""
+"""Landlock decides which files. It does not guard modes, owners and times, so no call that changes them is here. Before
+Linux 6.2 it does not guard truncate either."""
+
+_OPENING = {"open": 1, "openat": 2}
+"""Number of the argument with the flags. O_TRUNC without a right to write is refused: Linux truncates the file, and
+Landlock before Linux 6.2 asks for the right to read alone."""
+
+_MAKING_FOLDERS = {"mkdir": 1, "mkdirat": 2}
+"""Number of the argument with the mode, which has to let the owner in: the parent counts what a folder holds. So there
+is no umask."""
+
+_DESCRIPTOR_REQUESTS = (0, 1, 2, 3, 4, 5, 6, 7, 1030)
+"""F_DUPFD to F_SETLKW and F_DUPFD_CLOEXEC of linux/fcntl.h. Not F_SETOWN and F_SETSIG: with O_ASYNC on a pipe they send
+any signal to any process."""
 
 _MEMORY = ("brk", "madvise", "mincore", "mmap", "mprotect", "mremap", "munmap")
 """RLIMIT_AS counts all of these; memfd_create, shmget and mlock are left out."""
@@ -51,6 +64,15 @@ def compiled_filter() -> bytes:
     for name in (*_FILES, *_MEMORY, *_ITSELF, *_WAITING):
         if _exists(seccomp, name):
             rules.add_rule(seccomp.ALLOW, name)
+    for name, flags in _OPENING.items():
+        if _exists(seccomp, name):
+            for mask, value in ((os.O_TRUNC, 0), (os.O_ACCMODE, os.O_WRONLY), (os.O_ACCMODE, os.O_RDWR)):
+                rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(flags, seccomp.MASKED_EQ, mask, value))
+    for name, mode in _MAKING_FOLDERS.items():
+        if _exists(seccomp, name):
+            rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(mode, seccomp.MASKED_EQ, 0o700, 0o700))
+    for request in _DESCRIPTOR_REQUESTS:
+        rules.add_rule(seccomp.ALLOW, "fcntl", seccomp.Arg(1, seccomp.EQ, request))
     for request in _TERMINAL_REQUESTS:
         rules.add_rule(seccomp.ALLOW, "ioctl", seccomp.Arg(1, seccomp.EQ, request))
     rules.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(2, seccomp.EQ, 0))  # reads a limit, sets none
