@@ -230,7 +230,7 @@ def test_the_end_of_an_order_aborts_its_requests_and_leaves_others_alone(episode
 def test_an_order_that_has_enough_is_aborted_and_nothing_of_the_rest_is_kept(episodes, site):
     """Two of three groups are answered; the driver waits for two."""
     number = begun(episodes, site)
-    site.engine.answer(2)
+    site.engine.answer(1)
     (news,) = [episodes.news(number, 0, 10, enough=2)]
     assert len(news.groups) == 2
     episodes.abort(number)
