@@ -1,5 +1,6 @@
 """ShardedAdamW against torch's AdamW, in slices, and with steps that the device leaves out."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,11 @@ from transformers import get_scheduler
 
 from rljob_trainer.rank import optimizer as module
 from rljob_trainer.rank.learning_rate import learning_rate
+from rljob_trainer.rank.muon import ShardedMuon
 from rljob_trainer.rank.optimizer import ShardedAdamW
+from tests.rljob_trainer import rank_support
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import MARK, alone, plans_of, random_trajectories, write_model
 
 CPU = torch.device("cpu")
 SETTINGS: dict[str, Any] = {"lr": 0.1, "betas": (0.9, 0.99), "weight_decay": 0.1}
@@ -57,6 +62,31 @@ def test_biases_and_norms_can_be_left_out_of_weight_decay():
             optimizer.step()
     assert all(map(torch.equal, ours, theirs))
     assert len(one.param_groups) == 1
+
+
+def test_muon_is_torchs_for_matrices_and_adamw_for_the_rest():
+    """Beside torch.optim.Muon with AdamW's size of updates, bit for bit; a skipped step changes nothing."""
+    draw = torch.Generator().manual_seed(0)
+    ours = [nn.Parameter(torch.randn(shape, generator=draw)) for shape in [(6, 4), (6,), (3, 5)]]
+    theirs = [nn.Parameter(each.detach().clone()) for each in ours]
+    one = ShardedMuon(ours, **SETTINGS, device=CPU)
+    one.matrices = frozenset({id(ours[0])})
+    muon = torch.optim.Muon(theirs[:1], lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(theirs[1:], **SETTINGS, fused=True)
+    for step in range(3):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        for optimizer in (one, muon, adamw):
+            optimizer.step()
+    for parameter, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=0, atol=1e-6)
+    assert set(one.state[ours[0]]) == {"momentum_buffer"}
+    before = [each.detach().clone() for each in (*ours, one.state[ours[0]]["momentum_buffer"])]
+    one.skip = torch.ones(())
+    for each in ours:
+        each.grad = torch.full_like(each, torch.nan)
+    one.step()
+    assert all(map(torch.equal, (*ours, one.state[ours[0]]["momentum_buffer"]), before))
 
 
 SCHEDULES: list[tuple[Any, str, dict[str, Any], float, int | None]] = [
@@ -109,3 +139,37 @@ def test_a_step_that_is_skipped_changes_nothing():
     optimizer.skip = torch.zeros(())
     optimizer.step()
     assert not any(map(torch.equal, parameters, before))
+
+
+def muon_steps(worker, folder, directory, *, resume):
+    """The policy after a second step; a first one before, or from the checkpoint of one."""
+    worker.load(folder)
+    worker.begin_stage("sft")
+    trajectories = random_trajectories(6, seed=3)
+    plans, totals = plans_of(trajectories, worker.settings.world, 50)
+
+    def step():
+        worker.supervised_step(plans[worker.settings.rank], totals, trajectories, 1e-2, MARK)
+
+    if resume:
+        worker.restore(directory)
+    else:
+        step()
+        worker.begin_save(directory)
+        worker.finish_save()
+    step()
+    return rank_support.parameters(worker)
+
+
+def test_muon_takes_the_layers_matrices_on_any_number_of_ranks_and_is_resumed(tmp_path, two_ranks):
+    folder = write_model(tmp_path / "model", "tied")
+    plain = alone(make_spec(1), partial(muon_steps, resume=False), folder, str(tmp_path / "adamw"))
+    specs = [make_spec(ranks, actor={"optimizer": "muon", "gradClip": 1e6}) for ranks in (1, 2)]
+    directory = str(tmp_path / "muon")
+    trained = alone(specs[0], partial(muon_steps, resume=False), folder, directory)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(trained[name], plain[name])
+    again = alone(specs[0], partial(muon_steps, resume=True), folder, directory)
+    torch.testing.assert_close(again, trained, rtol=0, atol=0)
+    shared = two_ranks.run(specs[1], partial(muon_steps, resume=True), folder, directory)[0]
+    torch.testing.assert_close(shared, trained, rtol=0, atol=2e-3)  # the iteration is in bfloat16

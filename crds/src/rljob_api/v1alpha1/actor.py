@@ -50,6 +50,11 @@ class Fsdp(ApiModel):
 class Actor(ApiModel):
     """The optimizer and its batches."""
 
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="Of the policy. muon makes orthogonal updates of the matrices in the decoder's layers, of the size"
+        " of AdamW's, and leaves the rest to AdamW. Every rank computes each of them whole.",
+    )
     learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(1e-6, description="Peak learning rate of AdamW.")
     lr_schedule: LrSchedule = Field(
         "constant",
@@ -106,4 +111,11 @@ class Actor(ApiModel):
     )
     fsdp: Fsdp = Field(default_factory=Fsdp, description="Sharding.")
 
-    rules = schedule_rules("actor")
+    rules = (
+        *schedule_rules("actor"),
+        Rule(
+            "self.optimizer == 'adamw' || self.fsdp.offload == 'none'",
+            "muon needs gradients and momentum on the GPU: set actor.fsdp.offload to none, or actor.optimizer to adamw",
+            "optimizer",
+        ),
+    )

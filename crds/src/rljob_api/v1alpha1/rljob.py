@@ -143,6 +143,12 @@ class RLJobSpec(ApiModel):
             "algorithm.dynamicSampling.oversample",
         ),
         Rule(
+            "self.actor.optimizer == 'adamw' || !has(self.model.lora)",
+            "muon updates whole matrices, and an adapter's are factors: set actor.optimizer to adamw, or remove"
+            " model.lora",
+            "actor.optimizer",
+        ),
+        Rule(
             "!has(self.actor.emaDecay) || !has(self.model.lora)",
             "the average of an adapter is not supported yet: remove actor.emaDecay, or model.lora",
             "actor.emaDecay",

@@ -67,7 +67,7 @@ def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) 
             raise _forged(directory, reason) from error
         raise _storage_problem(reason) or JobError(
             f"{directory.parent.name} does not match this job ({reason}); restore the model, algorithm.advantage, "
-            "algorithm.kl and actor.emaDecay with which it was written, or set this field to never",
+            "algorithm.kl, actor.optimizer and actor.emaDecay with which it was written, or set this field to never",
             field="spec.checkpoint.resume",
         ) from error
 

@@ -31,7 +31,10 @@ class ShardedAdamW(torch.optim.AdamW):
     skip: None, or a float32 scalar: where it is 1 a step changes nothing.
     matrices_alone: whether weight decay leaves out parameters of one dimension: biases and the weights of norms. They
         are in the same group, so that a checkpoint fits both.
+    matrices: ids of parameters that a subclass updates, with a state of their own.
     """
+
+    matrices: frozenset[int] = frozenset()
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], *, lr: float, betas: tuple[float, float], weight_decay: float,
@@ -46,13 +49,16 @@ class ShardedAdamW(torch.optim.AdamW):
         """closure: not supported."""
         assert closure is None
         for group in self.param_groups:
-            trained = [each for each in group["params"] if each.grad is not None]
-            plain = [each for each in trained if self.matrices_alone and each.dim() < 2]
-            decayed = [each for each in trained if not (self.matrices_alone and each.dim() < 2)]
-            for parameters in _slices(decayed):
-                self._step(group, parameters, float(group["weight_decay"]))
-            for parameters in _slices(plain):
-                self._step(group, parameters, 0.0)
+            self.step_of(group, [each for each in group["params"] if each.grad is not None])
+
+    def step_of(self, group: dict[str, Any], trained: list[nn.Parameter]) -> None:
+        """One step of these parameters of a group."""
+        plain = [each for each in trained if self.matrices_alone and each.dim() < 2]
+        decayed = [each for each in trained if not (self.matrices_alone and each.dim() < 2)]
+        for parameters in _slices(decayed):
+            self._step(group, parameters, float(group["weight_decay"]))
+        for parameters in _slices(plain):
+            self._step(group, parameters, 0.0)
 
     @torch.no_grad()
     def keep_settings(self) -> None:
@@ -60,7 +66,7 @@ class ShardedAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             group |= {name: self.defaults[name] for name in ("betas", "weight_decay")}
             for parameter in group["params"]:
-                if parameter in self.state:
+                if parameter in self.state and id(parameter) not in self.matrices:
                     local = _local(parameter)
                     self._state_of(
                         parameter, local.device if self.moments_on_host and not local.is_cuda else self.device
