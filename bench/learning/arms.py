@@ -111,7 +111,7 @@ PRESETS: Final = {
 """Each with all that its preset sets, and several seeds. Their own advantages and losses have no other arm."""
 
 ADVANTAGES_SEEDS: Final = {
-    name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name not in {"grpo", "remax", "gae"}
+    name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name not in {"grpo", "remax", "gae", "gigpo"}
 }
 """TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 

@@ -135,14 +135,20 @@ def test_an_older_checkpoint_does_not_stand_for_one_that_cannot_be_read(tmp_path
 # ---------------------------------------------------------------------- shards
 
 
-def test_a_checkpoint_of_another_model_is_refused(finished, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"intermediate_size": 64}, r".*[Ss]ize mismatch"),
+        ({"num_hidden_layers": 1, "layer_types": None}, r"its policy\.model\.model\.layers\.1\.\S+ is not in"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(finished, tmp_path, changes, problem):
+    """Of other sizes, or of fewer layers, which would all be read."""
     ref, _ = finished
     config = json.loads((ref.path / MODEL / "config.json").read_text())
-    (ref.path / MODEL / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    (ref.path / MODEL / "config.json").write_text(json.dumps(config | changes))
     AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(ref.path / MODEL)).save_pretrained(tmp_path / "other")
-    with pytest.raises(
-        JobError, match=r"^spec\.checkpoint\.resume: step-1-a1 does not match this job \(.*[Ss]ize mismatch"
-    ):
+    with pytest.raises(JobError, match=rf"^spec\.checkpoint\.resume: step-1-a1 does not match this job \({problem}"):
         alone(make_spec(), restore, str(tmp_path / "other"), "sft", ref)
 
 

@@ -1,13 +1,14 @@
 """Messages to tokens, and turns to trajectories: what was sampled is what is trained on."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rljob_trainer.environments.recorder import Recorder
-from rljob_trainer.environments.session import Limits, Over, Refused, Session
+from rljob_trainer.environments.session import Filter, Limits, Over, Refused, Session
 from rljob_trainer.environments.tool_calls import ToolCall, parse_tool_calls
 from rljob_trainer.types import Episode
 from tests.rljob_trainer import chat_templates as templates
@@ -28,7 +29,7 @@ def converse(
     policy = Script(tokenized, first, "ok" + end)
 
     async def play() -> Episode:
-        session = Session(task_of(tokenized, USER), policy, tokenized, Limits(8, 400, "train"))
+        session = Session(task_of(tokenized, USER), policy, tokenized, Limits(8, 400, "train", "train"))
         answer = await session.call("chat", {"messages": [USER], "tools": tools})
         await session.call("chat", {"messages": [USER, answer, *later], "tools": tools})
         return session.episode(1.0, None, {})
@@ -179,7 +180,7 @@ def test_a_context_that_is_full_ends_the_episode(on_overflow):
     policy = Script(tokenized, "abc<|end|>", "defghijkl")
 
     async def play() -> Episode:
-        session = Session(task_of(tokenized), policy, tokenized, Limits(8, 20, on_overflow))
+        session = Session(task_of(tokenized), policy, tokenized, Limits(8, 20, on_overflow, "train"))
         start = task_of(tokenized).token_ids.tolist()
         first = await session.call("generate", start)
         assert first == [ids_of(tokenized, "abc<|end|>").tolist(), "abc", "stop"]
@@ -205,7 +206,9 @@ def test_turns_end_and_wrong_calls_are_refused():
     tokenized = tokenized_of()
 
     async def play() -> Session:
-        session = Session(task_of(tokenized), Script(tokenized, "a<|end|>", "b"), tokenized, Limits(1, 400, "train"))
+        session = Session(
+            task_of(tokenized), Script(tokenized, "a<|end|>", "b"), tokenized, Limits(1, 400, "train", "train")
+        )
         with pytest.raises(Refused, match="before the policy took a turn"):
             session.episode(1.0, None, {})
         assert await session.call("encode", "ab") == ids_of(tokenized, "ab").tolist()
@@ -220,6 +223,11 @@ def test_turns_end_and_wrong_calls_are_refused():
         return session
 
     session = asyncio.run(play())
-    assert session.episode(None, None, {}).status == "truncated"
+    kept: dict[Filter, list[int]] = {"train": [2], "mask": [0], "drop": []}
+    for how, parts in kept.items():
+        session._limits = replace(session._limits, on_truncated=how)
+        episode = session.episode(1.0, None, {})
+        assert [part.loss_tokens for part in episode.trajectories] == parts
+        assert episode.status == "truncated"
     with pytest.raises(Refused, match="2 rewards of turns"):
         session.episode(1.0, [1, 2], {})

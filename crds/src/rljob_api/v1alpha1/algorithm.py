@@ -13,7 +13,16 @@ from rljob_api.v1alpha1.governed import governed
 from rljob_api.v1alpha1.own_functions import OwnAdvantage, OwnLoss
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rollout_correction import RolloutCorrection, of_correction
-from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss, Preset
+from rljob_api.v1alpha1.terms import (
+    Advantage,
+    Aggregation,
+    KlController,
+    KlEstimator,
+    KlPlacement,
+    Loss,
+    Preset,
+    StepwiseAdvantage,
+)
 
 __all__ = [
     "Advantage",
@@ -67,6 +76,8 @@ _PENALTY = (
     "kl.placement is loss or reward, and kl.coefficient is above 0",
 )
 
+PER_STEP = "has(self.stepwiseAdvantage) && self.stepwiseAdvantage == 'per_step'"
+
 _COVARIANCE = LOSS_SETTINGS["clip_cov"]
 
 EFFECTIVE = {
@@ -82,9 +93,14 @@ EFFECTIVE = {
     "klCovRatio": _with_losses("kl_cov"),
     "ppoKlCoef": _with_losses("kl_cov"),
     "gamma": (
-        f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'custom']",
-        "advantage is reinforce_plus_plus or gae, or one of your own",
+        f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'custom'] || {PER_STEP}",
+        "advantage is reinforce_plus_plus, gae, gigpo or one of your own, or stepwiseAdvantage is per_step",
     ),
+    "stepwiseAdvantage": (
+        f"!({_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'remax', 'custom'])",
+        "advantage compares the episodes of a group, and is neither gigpo nor one of your own",
+    ),
+    "stepAdvantageW": (f"{_ADVANTAGE} == 'gigpo'", "advantage is gigpo"),
     "lambda": (
         f"{_ADVANTAGE} in ['gae', 'custom'] && double({_ALPHA}) == 0.0",
         "advantage is gae, or one of your own, and lambdaAlpha is 0",
@@ -110,7 +126,8 @@ _BYPASS = of_correction("bypassMode", "bypass_mode", _CORRECTION)
 _REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinforce'"
 
 UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
-    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries", "advantageFrom", "lossFrom",
+    "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries", "stepwiseAdvantage", "stepAdvantageW",
+    "advantageFrom", "lossFrom",
 )  # fmt: skip
 """The fields that no preset sets."""
 
@@ -307,7 +324,25 @@ class Algorithm(ApiModel):
     )
     ppo_kl_coef: Annotated[float, Field(gt=0, le=100)] | None = Field(None, description="Weight of kl_cov's penalty.")
     gamma: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Discount of token rewards in reinforce_plus_plus and gae."
+        None,
+        description=(
+            "Discount of token rewards in reinforce_plus_plus and gae, and of rewards of turns in gigpo and per_step."
+        ),
+    )
+    stepwise_advantage: StepwiseAdvantage | None = Field(
+        None,
+        description=(
+            "What the turns of an episode share (rLLM's stepwise_advantage.mode): with broadcast, the default, its"
+            " advantage; with per_step each turn has its own, from the discounted rewards that follow it, compared with"
+            " the same turn of other episodes of its group."
+        ),
+    )
+    step_advantage_w: Annotated[float, Field(ge=0, le=1000)] | None = Field(
+        None,
+        description=(
+            "Weight of gigpo's comparison of turns that begin in the same state (verl-agent's step_advantage_w); the"
+            " default is 1."
+        ),
     )
     lambda_: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,

@@ -127,6 +127,13 @@ class Environment(ApiModel):
             " reward alone, for the advantages of its group, and drop leaves the episode out."
         ),
     )
+    on_truncated: Literal["train", "mask", "drop"] = Field(
+        "train",
+        description=(
+            "As onOverflow, for an episode that ends at maxTurns, or whose last answer ends at data.maxResponseTokens"
+            " (rLLM's compact filtering)."
+        ),
+    )
     on_error: Literal["drop_episode", "drop_group", "fail"] = Field(
         "drop_episode",
         description=(

@@ -159,6 +159,12 @@ class RLJobSpec(ApiModel):
             "data.measuredDifficulty",
         ),
         Rule(
+            f"has(self.environment) || {_ADVANTAGE} != 'gigpo' && !has(self.algorithm.stepwiseAdvantage)",
+            "a single turn has no other turn to be compared with: set environment, or remove"
+            " algorithm.stepwiseAdvantage and choose another advantage than gigpo",
+            "algorithm",
+        ),
+        Rule(
             "!has(self.actor.miniBatchSize) || self.data.promptsPerStep % self.actor.miniBatchSize == 0",
             "actor.miniBatchSize must divide data.promptsPerStep: set it to a divisor, or remove it",
             "actor.miniBatchSize",

@@ -8,8 +8,9 @@ Preset = Literal[
 ]  # fmt: skip
 Advantage = Literal[
     "grpo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
-    "grpo_passk", "maxrl", "gae", "custom",
+    "grpo_passk", "maxrl", "gae", "gigpo", "custom",
 ]  # fmt: skip
+StepwiseAdvantage = Literal["broadcast", "per_step"]
 Loss = Literal[
     "clip", "dual_clip", "decoupled_clip", "gspo", "geo_mean", "cispo", "sapo", "clip_cov", "kl_cov", "gpg", "dppo_tv",
     "dppo_kl", "topr", "custom",

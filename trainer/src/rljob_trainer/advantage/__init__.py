@@ -7,9 +7,10 @@ greedy episode's reward) adds an optional field to `AdvantageBatch`.
 from collections.abc import Callable, Mapping
 
 from rljob_api.v1alpha1.algorithm import Advantage
-from rljob_trainer.advantage.batch import AdvantageBatch
+from rljob_trainer.advantage.batch import AdvantageBatch, Turns
 from rljob_trainer.advantage.dr_grpo import dr_grpo
 from rljob_trainer.advantage.gae import gae, value_targets
+from rljob_trainer.advantage.gigpo import gigpo
 from rljob_trainer.advantage.gpg import gpg
 from rljob_trainer.advantage.grpo import grpo
 from rljob_trainer.advantage.grpo_passk import grpo_passk
@@ -20,6 +21,7 @@ from rljob_trainer.advantage.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from rljob_trainer.advantage.remax import remax
 from rljob_trainer.advantage.rloo import rloo
+from rljob_trainer.advantage.stepwise import per_step
 from rljob_trainer.types import Floats
 
 AdvantageEstimator = Callable[[AdvantageBatch], Floats]
@@ -37,6 +39,15 @@ ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
     "grpo_passk": grpo_passk,
     "maxrl": maxrl,
     "gae": gae,
+    "gigpo": gigpo,
 }
 
-__all__ = ["ADVANTAGES", "AdvantageBatch", "AdvantageEstimator", "uninformative_groups", "value_targets"]
+__all__ = [
+    "ADVANTAGES",
+    "AdvantageBatch",
+    "AdvantageEstimator",
+    "Turns",
+    "per_step",
+    "uninformative_groups",
+    "value_targets",
+]

@@ -13,6 +13,21 @@ Indexes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """The M turns of all episodes, those of episode 0 first, each in the order of its tokens.
+
+    owners: [M], the episode of each; ascending. lengths: [M], tokens in the loss.
+    rewards: [M]; those of an episode add up to its reward.
+    states: [M], equal numbers for equal observations before the turn.
+    """
+
+    owners: Indexes
+    lengths: Indexes
+    rewards: Floats
+    states: Indexes
+
+
+@dataclass(frozen=True, slots=True)
 class AdvantageBatch:
     """All N episodes of one step, their tokens in the loss flat: episode 0, then episode 1, ...
 
@@ -26,6 +41,7 @@ class AdvantageBatch:
     gamma: discount of token rewards; 1: none.
     values: [sum(lengths)], the critic's value of what comes before each token; None without a critic.
     lambda_: of gae. lambda_alpha: above 0, gae's lambda is 1 - 1 / (lambda_alpha l) of an episode of length l.
+    turns: of the episodes; None: each is one turn. step_weight: of gigpo's comparison of turns.
 
     Raises RewardError for a non-finite reward, JobError for a non-finite penalty or value, ValueError for wrong shapes.
     """
@@ -38,6 +54,8 @@ class AdvantageBatch:
     baselines: Floats | None = None
     values: Floats | None = None
     lambda_: float = 1.0
+    turns: Turns | None = None
+    step_weight: float = 1.0
     lambda_alpha: float = 0.0
     token_rewards: Floats | None = None
 
@@ -67,6 +85,13 @@ class AdvantageBatch:
         if self.values is None:
             raise ValueError("gae needs the values of a critic")
         return self.values.astype(np.float64)
+
+    def known_turns(self) -> Turns:
+        """The turns; each episode is one if it has no others."""
+        if self.turns is not None:
+            return self.turns
+        every = np.arange(self.rewards.size)
+        return Turns(every, self.lengths, self.rewards, self.groups)
 
     @property
     def tokens(self) -> int:

@@ -6,12 +6,16 @@ from rljob_trainer.advantage.batch import AdvantageBatch, Doubles, Indexes
 
 
 def token_rewards(batch: AdvantageBatch) -> Doubles:
-    """[sum(lengths)]: each token's own reward minus its penalty, plus the outcome reward at an episode's last token."""
+    """[sum(lengths)]: each token's own reward minus its penalty, plus the reward of each turn at the turn's last token.
+
+    An episode's outcome reward belongs to its last turn.
+    """
     rewards = np.zeros(batch.tokens) if batch.token_rewards is None else batch.token_rewards.astype(np.float64)
     if batch.token_penalties is not None:
         rewards -= batch.token_penalties
-    some = batch.lengths > 0  # an episode without tokens has no last token for its reward
-    rewards[np.cumsum(batch.lengths)[some] - 1] += batch.rewards[some]
+    turns = batch.known_turns()
+    some = turns.lengths > 0  # a turn without tokens has no last token for its reward
+    rewards[np.cumsum(turns.lengths)[some] - 1] += turns.rewards[some]
     return rewards
 
 

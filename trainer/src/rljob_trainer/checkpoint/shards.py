@@ -55,6 +55,12 @@ def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) 
     """
     if not (directory / METADATA).is_file():
         raise InfrastructureError(f"{_FAILED}: {directory / METADATA} is missing")
+    if not alone and (lacking := _lacking(state, directory)) is not None:
+        raise JobError(
+            f"{directory.parent.name} does not match this job (its {lacking} is not in the job's model); restore the"
+            " model with which it was written, or set this field to never",
+            field="spec.checkpoint.resume",
+        )
     try:
         dcp.load(state, storage_reader=ShardReader(directory), planner=DataPlanner(), no_dist=alone)
     except pickle.UnpicklingError as error:
@@ -84,6 +90,15 @@ def saved_shapes(directory: Path) -> dict[str, torch.Size]:
     except OSError as error:
         raise storage_error(error, _FAILED) from error
     return {name: each.size for name, each in saved.items() if isinstance(each, TensorStorageMetadata)}
+
+
+def _lacking(state: dict[str, Any], directory: Path) -> str | None:
+    """A saved weight that the state's model of that role lacks. torch reads only what a state wants."""
+    for name in saved_shapes(directory):
+        role, _, weight = name.partition(".model.")
+        if weight and role in state and weight not in state[role]["model"]:
+            return name
+    return None
 
 
 def _forged(directory: Path, reason: pickle.UnpicklingError) -> JobError:

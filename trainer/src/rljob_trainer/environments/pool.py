@@ -57,7 +57,7 @@ class EnvironmentPool:
         log: Path | None = None,
     ) -> None:
         self._spec, self._make_tokenized = spec, tokenized
-        self._limits = Limits(spec.max_turns, spec.max_episode_tokens or tokens, spec.on_overflow)
+        self._limits = Limits(spec.max_turns, spec.max_episode_tokens or tokens, spec.on_overflow, spec.on_truncated)
         self._timeout, self._deadline = parse_duration(spec.timeout), parse_duration(spec.deadline)
         code = {name: getattr(spec, name) for name in ("path", "module", "source", "entry", "arguments")}
         setup = {

@@ -13,14 +13,20 @@ from rljob_trainer.environments.environment import Policy
 from rljob_trainer.environments.recorder import Recorder
 from rljob_trainer.types import Episode, EpisodeStatus, Ids, Task
 
+Filter = Literal["train", "mask", "drop"]
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """turns: of an episode. tokens: of a context, prompt and answers. on_overflow: environment.onOverflow."""
+    """turns: of an episode. tokens: of a context, prompt and answers.
+
+    on_overflow, on_truncated: environment.onOverflow, for the limit of tokens, and onTruncated, for the others.
+    """
 
     turns: int
     tokens: int
-    on_overflow: Literal["train", "mask", "drop"]
+    on_overflow: Filter
+    on_truncated: Filter
 
 
 class Over(Exception):
@@ -79,16 +85,10 @@ class Session:
             turn_rewards=None if turn_rewards is None else self._recorder.in_order(list(turn_rewards)),
             counts={"turns": float(self._recorder.turns), "splits": float(self._recorder.splits), **metrics},
         )
-        return self._overflow(episode) if self._overflowed else episode
-
-    def _overflow(self, episode: Episode) -> Episode:
-        if self._limits.on_overflow == "drop":
-            reason = f"did not fit environment.maxEpisodeTokens ({self._limits.tokens})"
-            return replace(episode, trajectories=(), reward=float("nan"), turn_rewards=None, reason=reason)
-        if self._limits.on_overflow == "mask":
-            masked = (replace(part, in_loss=np.zeros_like(part.in_loss)) for part in episode.trajectories)
-            return replace(episode, trajectories=tuple(masked))
-        return episode
+        limits = self._limits
+        if self._overflowed:
+            return _filtered(episode, limits.on_overflow, f"did not fit environment.maxEpisodeTokens ({limits.tokens})")
+        return _filtered(episode, limits.on_truncated, "ended at a limit of turns or tokens") if cut else episode
 
     async def _chat(self, messages: Sequence[Any], tools: Any) -> Any:
         if not messages or not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages):
@@ -122,3 +122,13 @@ class Session:
             self._cut = self._overflowed = True
         self._recorder.add(token_ids, completion, self._policy.temperature)
         return completion
+
+
+def _filtered(episode: Episode, how: Filter, reason: str) -> Episode:
+    """An episode that a limit ended: as it is, without tokens in the loss, or left out."""
+    if how == "drop":
+        return replace(episode, trajectories=(), reward=float("nan"), turn_rewards=None, reason=reason)
+    if how == "mask":
+        masked = (replace(part, in_loss=np.zeros_like(part.in_loss)) for part in episode.trajectories)
+        return replace(episode, trajectories=tuple(masked))
+    return episode

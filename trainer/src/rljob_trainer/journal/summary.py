@@ -1,10 +1,23 @@
 """What the driver learns of a group; the same whether it was made now or read from the journal."""
 
+import hashlib
+from collections.abc import Sequence
+
 import numpy as np
 
 from rljob_trainer.journal.fingerprint import content_hash
 from rljob_trainer.journal.record import prompt_hash
-from rljob_trainer.types import NOT_SAMPLED, Group, GroupSummary, Trajectory, stacked
+from rljob_trainer.types import (
+    NOT_SAMPLED,
+    Episode,
+    Floats,
+    Group,
+    GroupSummary,
+    Ids,
+    Trajectory,
+    TurnSummary,
+    stacked,
+)
 
 
 def summarise(group: Group) -> GroupSummary:
@@ -27,7 +40,41 @@ def summarise(group: Group) -> GroupSummary:
         failed=len(group.episodes) - len(episodes),
         token_rewards=tuple(e.token_rewards for e in episodes) if any(e.token_rewards for e in episodes) else (),
         baseline=None if group.baseline is None else group.baseline.reward,
+        turns=_turns(episodes),
     )
+
+
+def _turns(episodes: Sequence[Episode]) -> TurnSummary | None:
+    """None if each episode is one turn."""
+    if all(sum(len(part.turns) for part in each.trajectories) <= 1 for each in episodes):
+        return None
+    owners: list[int] = []
+    tokens: list[int] = []
+    states: list[int] = []
+    rewards: list[Floats] = []
+    for owner, episode in enumerate(episodes):
+        for part in episode.trajectories:
+            before = 0
+            for turn in part.turns:
+                tokens.append(int(part.in_loss[turn.start : turn.end].sum()))
+                states.append(_state(part.token_ids[before : turn.start]))
+                before = turn.end
+        owners += [owner] * (len(tokens) - len(owners))
+        rewards.append(_turn_rewards(episode))
+    return TurnSummary(tuple(owners), tuple(tokens), np.concatenate(rewards), tuple(states))
+
+
+def _turn_rewards(episode: Episode) -> Floats:
+    count = sum(len(part.turns) for part in episode.trajectories)
+    own = np.zeros(count, np.float32) if episode.turn_rewards is None else episode.turn_rewards.astype(np.float32)
+    own = own.copy()
+    own[-1:] += np.float32(episode.reward) - own.sum()
+    return own
+
+
+def _state(token_ids: Ids) -> int:
+    digest = hashlib.blake2b(token_ids.astype("<i4").tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def group_digest(group: Group) -> str:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from rljob_api import ResolvedSpec
 from rljob_api.v1alpha1.algorithm import Advantage
-from rljob_trainer.advantage import AdvantageBatch
+from rljob_trainer.advantage import AdvantageBatch, Turns, per_step
 from rljob_trainer.errors import RewardError
 from rljob_trainer.loop.metrics import all_rewards
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.own.advantage import advantage_of
 from rljob_trainer.rank.plan import RankPlan, plan_step
-from rljob_trainer.types import Bools, Floats, GroupSummary, Trajectory
+from rljob_trainer.types import Bools, Floats, GroupSummary, Trajectory, TurnSummary
 
 Indexes = NDArray[np.int64]
 
@@ -121,7 +121,10 @@ def advantages(
 
     penalties: [all tokens in the loss], coefficient x KL of each token if the KL acts in the reward.
     """
-    return of_ranks(batch, advantage_of(spec.algorithm)(advantage_batch(groups, batch, penalties, spec)))
+    given = advantage_batch(groups, batch, penalties, spec)
+    if spec.algorithm.stepwise_advantage == "per_step":
+        given = per_step(given)
+    return of_ranks(batch, advantage_of(spec.algorithm)(given))
 
 
 def advantage_batch(
@@ -140,9 +143,32 @@ def advantage_batch(
         _baselines(groups),
         values,
         algorithm.lambda_,
+        _turns(groups),
+        1.0 if algorithm.step_advantage_w is None else algorithm.step_advantage_w,
         algorithm.lambda_alpha,
         _token_rewards(groups, per_episode, algorithm.advantage),
     )
+
+
+def _turns(groups: Sequence[GroupSummary]) -> Turns | None:
+    """Of all groups; None if each episode is one turn."""
+    if all(group.turns is None for group in groups):
+        return None
+    parts = [group.turns or _single(group) for group in groups]
+    first = np.cumsum([0, *(len(group.rewards) for group in groups[:-1])])
+    return Turns(
+        np.concatenate([start + np.array(part.owners, np.int64) for start, part in zip(first, parts, strict=True)]),
+        np.array([tokens for part in parts for tokens in part.tokens], np.int64),
+        np.concatenate([part.rewards for part in parts]),
+        np.array([state for part in parts for state in part.states], np.int64),
+    )
+
+
+def _single(group: GroupSummary) -> TurnSummary:
+    """Of a group whose episodes are one turn, which has no summary of turns."""
+    every = range(len(group.rewards))
+    tokens = np.bincount(group.owners, weights=group.loss_tokens, minlength=len(every)).astype(int)
+    return TurnSummary(tuple(every), tuple(tokens.tolist()), group.rewards, (0,) * len(every))
 
 
 _BY_TOKEN: tuple[Advantage, ...] = ("reinforce_plus_plus", "gae", "custom")

@@ -12,7 +12,7 @@ A worked example, with samplesPerPrompt: 2:
 "actor" is the policy; a Ray actor is a "worker"; "job" is the RLJob; "attempt" is one driver run.
 """
 
-from rljob_trainer.types.episode import Episode, EpisodeStatus, Group, GroupSummary, stacked
+from rljob_trainer.types.episode import Episode, EpisodeStatus, Group, GroupSummary, TurnSummary, stacked
 from rljob_trainer.types.sampling import FinishReason, Sampling
 from rljob_trainer.types.task import Bools, Floats, Ids, Message, Task, next_try, text_of
 from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn, answered, supervised
@@ -32,6 +32,7 @@ __all__ = [
     "Task",
     "Trajectory",
     "Turn",
+    "TurnSummary",
     "answered",
     "next_try",
     "stacked",

@@ -117,6 +117,21 @@ def _parts(column: NDArray[Any], ends: list[int]) -> list[NDArray[Any]]:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnSummary:
+    """The turns of a group's episodes, those of episode 0 first, in the order of its trajectories.
+
+    owners, tokens, rewards, states: [turns]. owners: the episode of each. tokens: those in the loss.
+    rewards: those of an episode add up to its reward; what no turn's own reward accounts for belongs to its last turn.
+    states: hashes of the tokens between the answer before, or the beginning, and the turn.
+    """
+
+    owners: tuple[int, ...]
+    tokens: tuple[int, ...]
+    rewards: Floats
+    states: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSummary:
     """What the driver knows of a group while its tensors stay where they are.
 
@@ -125,7 +140,8 @@ class GroupSummary:
     owners: [trajectories], the episode of each. tokens, loss_tokens, turns: [trajectories].
     truncated: [episodes]. oldest_version: over all its tokens in the loss.
     digest: names the group by all that an update can depend on. error: the group's.
-    baseline: reward of its baseline; None without one. token_rewards: [episodes], or empty if no episode has any.
+    baseline: reward of its baseline; None without one. turns: None if each episode is one turn.
+    token_rewards: [episodes], or empty if no episode has any.
     """
 
     task_id: str
@@ -142,6 +158,7 @@ class GroupSummary:
     baseline: float | None = None
     counts: Mapping[str, Floats] = field(default_factory=dict)
     failed: int = 0
+    turns: TurnSummary | None = None
     token_rewards: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     @property

@@ -1,0 +1,102 @@
+"""Advantages of turns against numbers worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch, Turns, per_step
+from rljob_trainer.advantage.stepwise import returns
+from rljob_trainer.journal.summary import summarise
+from rljob_trainer.loop.batches import advantages, batch_of_groups
+from rljob_trainer.types import Episode, Group, Task, Trajectory, Turn
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rollouts_support import ids
+
+ROOT = 2**-0.5
+TASK = Task("0/0/0", [], ids(5), None, {}, "game")
+
+
+def batch(gamma: float = 1.0) -> AdvantageBatch:
+    """Group 0: an episode of three turns and one of two. Group 1: one of a turn."""
+    turns = Turns(
+        owners=np.array([0, 0, 0, 1, 1, 2]),
+        lengths=np.array([1, 2, 1, 1, 1, 2]),
+        rewards=np.array([0, 0, 1, 0.5, 0, 3], np.float32),
+        states=np.array([7, 8, 7, 7, 8, 7]),
+    )
+    rewards = np.array([1, 0.5, 3], np.float32)
+    return AdvantageBatch(rewards, np.array([0, 0, 1]), np.array([4, 2, 2]), gamma=gamma, turns=turns)
+
+
+def test_returns_are_discounted_over_the_turns_of_an_episode():
+    assert returns(batch(0.5)).tolist() == [0.25, 0.5, 1, 0.5, 0, 3]
+
+
+def test_per_step_compares_a_turn_with_the_same_turn_of_other_episodes():
+    # gamma 0.5. First turns 0.25 and 0.5: mean 0.375, std 0.125 sqrt(2), so -+ 1 / sqrt(2). Second turns 0.5 and 0:
+    # +- the same. The third turn and the other group are alone: 0.
+    found = ADVANTAGES["grpo"](per_step(batch(0.5)))
+    assert found == pytest.approx([-ROOT, ROOT, ROOT, 0, ROOT, -ROOT, 0, 0], abs=1e-4)
+    # rloo: x - mean of the others: 0.25 - 0.5, 0.5 - 0, ...
+    found = ADVANTAGES["rloo"](per_step(batch(0.5)))
+    assert found[:6] == pytest.approx([-0.25, 0.5, 0.5, found[3], 0.25, -0.5])
+
+
+def test_gigpo_adds_the_comparison_of_turns_in_the_same_state():
+    # Episodes 1 and 0.5: +- 1 / sqrt(2). gamma 0.5, state 7: turns with returns 0.25, 1 and 0.5: mean 7/12,
+    # deviations -1/3, 5/12, -1/12, variance (16 + 25 + 1) / 144 / 2 = 21 / 144, std 0.381881. State 8: 0.5 and 0.
+    std = 0.381881
+    given = replace(batch(0.5), step_weight=2.0)
+    found = ADVANTAGES["gigpo"](given)
+    expected = [
+        ROOT - 2 / 3 / std, ROOT + 2 * ROOT, ROOT + 2 * ROOT, ROOT + 5 / 6 / std, -ROOT - 1 / 6 / std, -ROOT - 2 * ROOT,
+        0, 0,
+    ]  # fmt: skip
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert ADVANTAGES["gigpo"](replace(given, step_weight=0.0)).tolist() == ADVANTAGES["grpo"](given).tolist()
+
+
+def test_a_turn_s_reward_is_that_of_its_last_token_where_tokens_have_rewards():
+    # gamma 0.5 a token; episode 0: tokens 0 | 0 0 | 1: 0.125 0.25 0.5 1; episode 1: 0.5 | 0; episode 2: 0 3: 1.5 3.
+    raw = np.array([0.125, 0.25, 0.5, 1, 0.5, 0, 1.5, 3])
+    found = ADVANTAGES["reinforce_plus_plus"](batch(0.5))
+    assert found == pytest.approx((raw - raw.mean()) / raw.std(), abs=1e-5)
+    values = replace(batch(), values=np.zeros(8, np.float32))
+    raw = np.array([1, 1, 1, 1, 0.5, 0, 3, 3])
+    assert ADVANTAGES["gae"](values) == pytest.approx((raw - raw.mean()) / raw.std(), abs=1e-5)
+
+
+def episode(sample: int, *contexts: tuple[list[int], list[tuple[int, int]]], **settings) -> Episode:
+    """contexts: tokens, and the spans of turns."""
+    parts = []
+    for tokens, spans in contexts:
+        in_loss = np.zeros(len(tokens), np.bool_)
+        for start, end in spans:
+            in_loss[start:end] = True
+        zeros = np.zeros(len(tokens), np.float32)
+        turns = tuple(Turn(*span, 1.0, "stop") for span in spans)
+        parts.append(Trajectory(ids(*tokens), in_loss, zeros, zeros.astype(np.int32), turns))
+    return Episode("0/0/0", sample, tuple(parts), **settings)
+
+
+def test_turns_of_a_group_are_summarised_and_reach_their_tokens():
+    first = episode(0, ([5, 1, 1, 6, 2], [(1, 3), (4, 5)]), reward=2.0, turn_rewards=np.array([0.5, 0.5], np.float32))
+    second = episode(1, ([5, 3], [(1, 2)]), ([5, 6, 4, 4], [(2, 4)]), reward=1.0)
+    summary = summarise(Group(TASK, (first, second)))
+    assert summary.turns is not None
+    assert (summary.turns.owners, summary.turns.tokens) == ((0, 0, 1, 1), (2, 1, 1, 2))
+    assert summary.turns.rewards.tolist() == [0.5, 1.5, 0, 1], "what no turn accounts for is the last one's"
+    begin, middle, again, rewritten = summary.turns.states
+    assert begin == again
+    assert len({begin, middle, rewritten}) == 3
+    spec = make_spec(1, algorithm={"stepwise_advantage": "per_step", "advantage": "dr_grpo"})
+    made = batch_of_groups([summary], spec)
+    parts = made.of_each(advantages([summary], made, None, spec))
+    # Returns 2 1.5 | 1 1: the first turns have the mean 1.5, the second ones 1.25.
+    assert [part.tolist() for part in parts] == [[0.5, 0.5, 0.25], [-0.5], [-0.25, -0.25]]
+
+
+def test_episodes_of_one_turn_have_no_summary_of_turns():
+    single = episode(0, ([5, 1], [(1, 2)]), reward=1.0)
+    assert summarise(Group(TASK, (single,))).turns is None
