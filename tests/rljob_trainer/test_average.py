@@ -115,7 +115,7 @@ def restore_and_train(worker, folder, directory):
     return restored, averaged(worker)
 
 
-def test_it_is_restored_by_any_number_of_ranks_and_goes_on_bit_for_bit(tmp_path, folder, two_ranks):
+def test_it_is_restored_by_any_number_of_ranks_and_continues_bit_for_bit(tmp_path, folder, two_ranks):
     directory = str(tmp_path / "ranks")
     saved, later = alone(averaging(), train_and_save, folder, directory)
     restored, trained = alone(averaging(), restore_and_train, folder, directory)

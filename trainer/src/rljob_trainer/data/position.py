@@ -18,7 +18,7 @@ class EpochOrder:
     row starts the next epoch.
 
     difficulties: [rows]; each epoch begins with the smallest. None: no such order. `fingerprint` depends on them.
-    measures: from the second epoch on, the order is that of what `measure` was told before the epoch began.
+    measures: from the second epoch on, the order is that of the rewards that `measure` got before the epoch began.
     """
 
     def __init__(

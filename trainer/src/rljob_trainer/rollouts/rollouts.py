@@ -112,9 +112,9 @@ class Rollouts:
         number = self._host.ask(RolloutProcess.begin, order)
         news = self._host.news(number, 0, 0.0)
         groups, generated = {group.summary.task_id: group for group in news.groups}, news.generated
-        if self._goes_on(order, groups, missing):
+        if self._incomplete(order, groups, missing):
             self.ready(order.policy)
-        while self._goes_on(order, groups, missing):
+        while self._incomplete(order, groups, missing):
             enough = len(groups) + missing(list(groups.values()))
             news = self._host.news(number, len(groups), LOOK_SECONDS, enough)
             groups |= {group.summary.task_id: group for group in news.groups}
@@ -131,7 +131,7 @@ class Rollouts:
         in_order = [groups[task.id] for task in order.tasks if task.id in groups]
         return Rollout(in_order, generated, sum(group.journaled for group in in_order), list(groups))
 
-    def _goes_on(self, order: Order, groups: dict[str, GroupRef], missing: Missing) -> bool:
+    def _incomplete(self, order: Order, groups: dict[str, GroupRef], missing: Missing) -> bool:
         return len(groups) < len(order.tasks) and missing(list(groups.values())) > 0
 
     def _late(self, order: Order, made: int) -> InfrastructureError:
