@@ -20,7 +20,7 @@ class _Tensors(nn.Module):
         super().__init__()
         self._named = named
 
-    def state_dict(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         return dict(self._named)
 
 
