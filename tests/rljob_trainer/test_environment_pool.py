@@ -73,6 +73,7 @@ def test_a_class_steps_until_it_is_done_and_each_step_rewards_its_turn(tmp_path)
     rewards = [each.turn_rewards.tolist() for each in (won, lost, at_once, none) if each.turn_rewards is not None]
     assert rewards == [[0, 1], [0, 0], [1], [0]]
     assert [each.reward for each in (won, lost, at_once, none)] == [1, 0, 1, 0]
+    assert [each.status for each in (won, lost, at_once)] == ["finished", "truncated", "finished"]  # at maxTurns
 
 
 def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observations(tmp_path):
@@ -110,6 +111,8 @@ def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
         ({"source": "def rollout(task, policy): pass"}, "entry", "rollout is not async"),
         ({"source": "x = 1"}, "entry", "no function or class 'rollout'; it defines none"),
         ({"source": "class Environment:\n    def reset(self, task): pass"}, "entry", "no method step"),
+        ({"source": "class Environment:\n def reset(self): 0\n def step(self, a): 0"}, "entry", r"reset\(self, task\)"),
+        ({"source": "async def rollout(task): 0"}, "entry", r"too many .* it is called as rollout\(task, policy\)"),
         ({"source": ROLLOUT, "arguments": {"malus": 1}}, "arguments", "unexpected keyword argument 'malus'"),
         ({"source": "1 / 0"}, "source", "ZeroDivisionError"),
         ({"module": "no_such_module"}, "module", "install it, or correct the name"),

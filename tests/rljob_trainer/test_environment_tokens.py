@@ -168,7 +168,9 @@ def test_rewards_of_turns_follow_the_turns_into_their_trajectories():
     recorder.add(ids(1), completed(2), 1.0)
     recorder.add(ids(3), completed(4), 1.0)
     recorder.add(ids(1, 2, 5), completed(6), 1.0)
-    assert recorder.in_order([10, 20, 30]).tolist() == [10, 30, 20]
+    last = recorder.trajectories()[-1]
+    assert last.token_ids.tolist() == [1, 2, 5, 6]  # its text is scored, for it has the last turn
+    assert recorder.in_order([10, 20, 30]).tolist() == [20, 10, 30]
 
 
 # ---- limits
@@ -212,6 +214,12 @@ def test_turns_end_and_wrong_calls_are_refused():
         with pytest.raises(Refused, match="before the policy took a turn"):
             session.episode(1.0, None, {})
         assert await session.call("encode", "ab") == ids_of(tokenized, "ab").tolist()
+        full = Session(task_of(tokenized), Script(tokenized), tokenized, Limits(1, 3, "train", "train"))
+        with pytest.raises(Over):
+            await full.call("generate", [1, 2, 3])
+        left_out = full.episode(None, None, {})
+        assert (left_out.status, left_out.trajectories) == ("truncated", ())
+        assert left_out.reason == "its prompt did not fit environment.maxEpisodeTokens (3)"
         for method, argument in (("generate", []), ("generate", ["x"]), ("chat", {"messages": [3]}), ("leave", None)):
             with pytest.raises(Refused):
                 await session.call(method, argument)

@@ -75,4 +75,6 @@ def test_a_model_that_learned_the_rows_passes_them(learned: tuple[Path, Path], t
 def test_what_cannot_be_evaluated_is_an_error(learned: tuple[Path, Path]) -> None:
     job, model = learned
     assert "needs at least 9 samples" in rljob("eval", model, job, "--k", 9).stderr
+    plays = rljob("eval", model, job, "--set", "environment.path=game.py")
+    assert "spec.environment: eval samples one answer a prompt" in plays.stderr
     assert "remove --step" in rljob("eval", model, job, "--step", 3).stderr

@@ -24,6 +24,8 @@ def env(
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 1.0,
 ) -> None:
     """Play one episode of an environment with a model on this machine, and print it turn by turn."""
+    from math import isnan
+
     from rljob_api.printable import printable
     from rljob_trainer.environments.trial import of_job, of_python, play
     from rljob_trainer.progress.transcript import episode_row, lines
@@ -32,5 +34,6 @@ def env(
     trial = of_job(file, row) if is_job else of_python(file, tools or (), prompt, truth)
     episode, decode = play(trial, model, temperature)
     counts = "".join(f", {name} {value:g}" for name, value in episode.counts.items())
-    typer.echo(f"{trial.task_id}: {episode.status}, reward {episode.reward:g}{counts}")
+    reward = "no reward of its own" if isnan(episode.reward) else f"reward {episode.reward:g}"
+    typer.echo(f"{trial.task_id}: {episode.status}, {reward}{counts}")
     typer.echo(printable("\n".join(lines(episode_row(episode, decode)))))

@@ -22,7 +22,7 @@ _CLIPS: Final = {"clip", "dual_clip", "decoupled_clip"}
 
 def rendered(conversion: Conversion, source: str) -> str:
     """The RLJob as YAML. What has no field is listed in comments at the end."""
-    fields = _with_preset(_written(conversion))
+    fields = _with_preset(_written(conversion), conversion.notes)
     lines = [
         f"# Converted from {source} by `rljob convert`.",
         "apiVersion: rljob.dev/v1alpha1",
@@ -72,14 +72,19 @@ def _described(model: type[BaseModel], alias: str) -> FieldInfo:
     return next(field for field in model.model_fields.values() if field.alias == alias)
 
 
-def _with_preset(fields: dict[str, Any]) -> dict[str, Any]:
-    """`fields` with the preset that needs the fewest other fields of algorithm, and without what it sets."""
+def _with_preset(fields: dict[str, Any], notes: Mapping[str, str]) -> dict[str, Any]:
+    """`fields` with the preset that needs the fewest other fields of algorithm, and without what it sets.
+
+    A field with a note stays, for the note has to stand above it.
+    """
     asked = {name.removeprefix(_ALGORITHM): value for name, value in fields.items() if name.startswith(_ALGORITHM)}
     if not asked or "preset" in asked:
         return fields
     candidates = {preset: _differing(preset, asked) for preset in PRESETS if preset != "sft"}
     preset = min(candidates, key=lambda name: _distance(name, candidates[name]))
-    chosen = {"algorithm.preset": preset} | {_ALGORITHM + name: value for name, value in candidates[preset].items()}
+    kept = {_ALGORITHM + name: value for name, value in asked.items() if name in candidates[preset]}
+    kept |= {name: value for name, value in fields.items() if name.startswith(_ALGORITHM) and name in notes}
+    chosen = {"algorithm.preset": preset} | kept
     written: dict[str, Any] = {}
     for name, value in fields.items():
         written |= chosen if name.startswith(_ALGORITHM) else {name: value}

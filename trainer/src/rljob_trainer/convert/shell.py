@@ -6,7 +6,8 @@ loops and commands are not evaluated: a later assignment replaces an earlier one
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from simpleeval import InvalidExpression, simple_eval
 
@@ -15,8 +16,12 @@ from rljob_trainer.errors import JobError
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_]\w*(\.[\w/@-]+)+=.*|~[A-Za-z_]\w*(\.\w+)*", re.DOTALL)
 """A setting as Hydra takes it on the command line: a.b=value, +a.b=value, ++a.b=value, ~a.b."""
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_FLAT = re.compile(r"--([a-z_]\w*)")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\((.*)", re.DOTALL)
+_FLAT = re.compile(r"--([a-z_][\w-]*)(?:=(.*))?", re.DOTALL)
+_NO_VALUE = re.compile(r"--?[A-Za-z].*|.*\.py|\d*[<>].*|[;&|]+|\$@", re.DOTALL)
+"""What ends the values of an option: another one, a program, a redirection, the end of a command."""
+
 _VARIABLE = re.compile(r"\$(?:(\w+|@)|\{(\w+)(?::?-([^{}]*))?\})")
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)(?!\))")
 
@@ -27,8 +32,10 @@ def script_settings(text: str, source: str) -> list[str]:
     In a script without such settings, `--name value` is one: name=value, as TRL's commands take them.
     Raises JobError if the text cannot be split as a shell does.
     """
+    lexer = shlex.shlex(_joined(text), posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
     try:
-        words = shlex.split(_joined(text), comments=True)
+        words = list(_elements(lexer))
     except ValueError as error:
         message = f"cannot be read as a shell script ({error}): pass its key=value words to `rljob convert` instead"
         raise JobError(message, field=source) from error
@@ -37,18 +44,35 @@ def script_settings(text: str, source: str) -> list[str]:
     return settings or found
 
 
+def _elements(words: Iterable[str]) -> Iterator[str]:
+    """The words; NAME=(a b) and NAME+=(a b) give the words of the array."""
+    inside = False
+    for word in words:
+        opened = _ARRAY.fullmatch(word)
+        inside = inside or opened is not None
+        rest = opened[1] if opened else word
+        closed = inside and rest.endswith(")") and "(" not in rest
+        inside = inside and not closed
+        yield rest.removesuffix(")") if closed else rest
+
+
 def _settings(words: list[str]) -> Iterator[str]:
     """Settings and options in their order, variables replaced."""
     variables = {"HOME": "~", "PWD": ".", "@": ""}
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    for place, word in enumerate(words):
         if SETTING.fullmatch(word):
             yield _expanded(word, variables)
         elif assigned := _ASSIGNMENT.fullmatch(word):
-            variables[assigned[1]] = _expanded(assigned[2], variables)
+            name, more, value = assigned.groups()
+            variables[name] = (variables.get(name, "") if more else "") + _expanded(value, variables)
         elif word.startswith("$") and " " in (words_of := _expanded(word, variables)):
             yield from (each for each in shlex.split(words_of) if SETTING.fullmatch(each))
         elif flag := _FLAT.fullmatch(word):
-            yield f"{flag[1]}={_expanded('true' if following.startswith('--') else following, variables)}"
+            values = takewhile(lambda each: not _NO_VALUE.fullmatch(each), words[place + 1 :])
+            given = [flag[2]] if flag[2] is not None else list(values) or ["true"]
+            texts = [_expanded(each, variables) for each in given]
+            text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+            yield f"{flag[1].replace('-', '_')}={text}"
 
 
 def _joined(text: str) -> str:

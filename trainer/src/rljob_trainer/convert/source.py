@@ -15,7 +15,7 @@ from rljob_trainer.errors import JobError
 Settings = dict[str, Any]
 GROUPS = "defaults"
 _EXPONENT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
-_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,(.*))?\}")
+_REFERENCE = re.compile(r"\$\{(oc\.select:)?([\w.]+)(?:,(.*))?\}")
 
 
 def read_settings(source: str, overrides: Sequence[str]) -> Settings:
@@ -104,7 +104,10 @@ def _number(value: Any) -> Any:
 
 
 def _referred(settings: Settings) -> Settings:
-    """Replace ${a.b} and ${oc.select:a.b,default} by what they refer to."""
+    """Replace ${a.b} and ${oc.select:a.b,default} by what they refer to.
+
+    ${NAME} without a dot that is no setting stays: it is a variable of the shell.
+    """
     return {key: _value(value, key, settings, 0) for key, value in settings.items()}
 
 
@@ -112,7 +115,10 @@ def _value(value: Any, key: str, settings: Settings, depth: int) -> Any:
     found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
     if found is None or depth > 10:
         return value
-    name = key.rpartition(".")[0] + found[1] if found[1].startswith(".") else found[1]
+    selected, reference, text = found.groups()
+    name = key.rpartition(".")[0] + reference if reference.startswith(".") else reference
+    if "." not in reference and name not in settings and not selected:
+        return value
     known = settings.get(name)
-    default = None if found[2] is None else read_value(found[2].strip())
+    default = None if text is None else read_value(text.strip())
     return _value(default if known is None else known, name, settings, depth + 1)

@@ -87,19 +87,28 @@ def kl(c: Conversion) -> None:
         c.put("algorithm.kl.refreshEvery", c.number("ref_model_sync_steps", 512), "in steps, not optimizer steps")
 
 
+def _completions(c: Conversion) -> tuple[int, int]:
+    """Completions of an optimizer step, and of what is generated at once."""
+    accumulated = c.number("gradient_accumulation_steps", 1)
+    update = c.number("per_device_train_batch_size", 8) * c.number("num_processes", 1) * accumulated
+    generated = c.number("steps_per_generation", accumulated)
+    return update, c.number("generation_batch_size", update // accumulated * generated)
+
+
+def _updates(c: Conversion) -> int:
+    """Optimizer steps, which TRL counts, of one of RLJob's steps."""
+    update, batch = _completions(c)
+    return int(max(1, batch // update) * c.number("num_iterations", 1))
+
+
 def batches(c: Conversion) -> None:
     """TRL counts completions of a device; RLJob counts prompts of a step."""
-    ranks = c.number("num_processes", 1)
-    accumulated = c.number("gradient_accumulation_steps", 1)
-    update = c.number("per_device_train_batch_size", 8) * ranks * accumulated
-    generated = c.number("steps_per_generation", accumulated)
-    batch = c.number("generation_batch_size", update // accumulated * generated)
-    samples = c.number("num_generations", 8)
+    ranks, samples = c.number("num_processes", 1), c.number("num_generations", 8)
+    (update, batch), updates = _completions(c), _updates(c)
     note = f"{batch} completions of {samples} each, on {ranks} processes: pass num_processes=N for more"
     c.put("data.promptsPerStep", max(1, batch // samples), note)
     if update < batch:
         c.put("actor.miniBatchSize", max(1, update // samples))
-    updates = max(1, batch // update) * c.number("num_iterations", 1)
     if c.number("max_steps", -1) > 0:
         steps = ceil(c.number("max_steps") / updates)
         c.put("training.steps", steps, "" if updates == 1 else f"TRL counts {updates} optimizer steps for each")
@@ -132,9 +141,9 @@ def schedule(c: Conversion) -> None:
     warmup = c.number("warmup_steps", 0)
     ratio = c.number("warmup_ratio", 0) or (warmup if warmup < 1 else 0)
     if warmup >= 1:
-        c.put("actor.lrWarmupSteps", int(warmup))
+        c.put("actor.lrWarmupSteps", ceil(warmup / _updates(c)))
     elif ratio and c.number("max_steps", -1) > 0:
-        c.put("actor.lrWarmupSteps", round(ratio * c.number("max_steps")))
+        c.put("actor.lrWarmupSteps", ceil(ratio * c.number("max_steps") / _updates(c)))
     elif ratio:
         c.leave("warmup_ratio", "set actor.lrWarmupSteps; the number of steps depends on the data")
 
@@ -165,6 +174,10 @@ def rewards(c: Conversion) -> None:
         c.require("rewards.functions", "TRL's script names its functions: set them here")
         return
     names = names if isinstance(names, list) else [names]
+    weights = weights if weights is None or isinstance(weights, list) else [weights]
+    if weights is not None and len(weights) != len(names):
+        c.leave("reward_weights", f"it has {len(weights)} weights, and reward_funcs {len(names)} functions")
+        weights = None
     c.put("rewards.functions", [_function(str(name), index, weights) for index, name in enumerate(names)], _SIGNATURE)
 
 

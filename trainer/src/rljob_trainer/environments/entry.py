@@ -28,9 +28,9 @@ def load_rollout(setup: Mapping[str, Any]) -> Rollout:
     """
     base_dir, tools, builtin = Path(setup["base_dir"]), setup["tools"], setup["builtin_tools"]
     if not tools and not builtin:
-        return _of_code(_function_setup(setup["code"]), base_dir, setup["max_turns"])
+        return _of_code(_function_setup(setup["code"]), base_dir)
     made = _tools(_loaded(_function_setup(setup["code"]), base_dir), tools) if tools else []
-    return partial(play_tools, [*made, *_builtin_tools(builtin, base_dir)], setup["max_turns"])
+    return partial(play_tools, [*made, *_builtin_tools(builtin, base_dir)])
 
 
 def _function_setup(code: Mapping[str, Any]) -> FunctionSetup:
@@ -45,7 +45,7 @@ def _loaded(setup: FunctionSetup, base_dir: Path) -> ModuleType:
     return load_module(setup, base_dir, FIELD)
 
 
-def _of_code(setup: FunctionSetup, base_dir: Path, max_turns: int) -> Rollout:
+def _of_code(setup: FunctionSetup, base_dir: Path) -> Rollout:
     module = _loaded(setup, base_dir)
     name = setup.function or next((each for each in DEFAULTS if hasattr(module, each)), DEFAULTS[0])
     entry = getattr(module, name, None)
@@ -53,30 +53,35 @@ def _of_code(setup: FunctionSetup, base_dir: Path, max_turns: int) -> Rollout:
         defined = ", ".join(name for name, value in vars(module).items() if _is_own(value, module)) or "none"
         message = f"the code has no function or class {name!r}; it defines {defined}: define it, or correct entry"
         raise LoadError(message, f"{FIELD}.entry")
-    return _of_class(entry, setup.arguments, max_turns) if inspect.isclass(entry) else _function(entry, setup.arguments)
+    return _of_class(entry, setup.arguments) if inspect.isclass(entry) else _function(entry, setup.arguments)
 
 
-def _of_class(entry: type, arguments: Mapping[str, Any], max_turns: int) -> Rollout:
-    for method in ("reset", "step"):
+def _of_class(entry: type, arguments: Mapping[str, Any]) -> Rollout:
+    for method, argument in (("reset", "task"), ("step", "answer")):
         if not callable(getattr(entry, method, None)):
             raise LoadError(f"class {entry.__name__} has no method {method}: add it", f"{FIELD}.entry")
+        if inspect.isfunction(inspect.getattr_static(entry, method)):
+            _bind(getattr(entry, method), ("self", argument), {})
     _bind(entry, (), arguments)
-    return partial(play_steps, partial(entry, **arguments), max_turns)
+    return partial(play_steps, partial(entry, **arguments))
 
 
 def _function(entry: Callable[..., Any], arguments: Mapping[str, Any]) -> Rollout:
     if not inspect.iscoroutinefunction(entry):
         raise LoadError(f"{entry.__name__} is not async: write `async def {entry.__name__}`", f"{FIELD}.entry")
-    _bind(entry, (None, None), arguments)
+    _bind(entry, ("task", "policy"), arguments)
     return partial(entry, **arguments)
 
 
-def _bind(entry: Callable[..., Any], given: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+def _bind(entry: Callable[..., Any], given: Sequence[str], arguments: Mapping[str, Any]) -> None:
+    """given: names of what it is called with."""
     try:
         inspect.signature(entry).bind(*given, **arguments)
     except TypeError as error:
         at_fault = "arguments" if any(repr(name) in str(error) for name in arguments) else "entry"
-        raise LoadError(f"{entry.__name__} cannot be called: {error}", f"{FIELD}.{at_fault}") from error
+        call = f"{entry.__qualname__}({', '.join([*given, *(f'{name}=' for name in arguments)])})"
+        message = f"{entry.__name__} cannot be called: {error}; it is called as {call}"
+        raise LoadError(message, f"{FIELD}.{at_fault}") from error
 
 
 def _tools(module: ModuleType, names: Sequence[str]) -> list[Tool]:

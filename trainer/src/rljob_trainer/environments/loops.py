@@ -10,7 +10,7 @@ from rljob_trainer.environments.api import Episode, EpisodeOver, Policy, Task
 from rljob_trainer.environments.tools import Tool, ToolBroken
 
 
-async def play_steps(make: Callable[[], Any], max_turns: int, task: Task, policy: Policy) -> Episode:
+async def play_steps(make: Callable[[], Any], task: Task, policy: Policy) -> Episode:
     """reset, then answers and steps until one is done. The rewards of the steps are those of the turns."""
     environment = await _called(make)
     rewards: list[float] = []
@@ -19,7 +19,7 @@ async def play_steps(make: Callable[[], Any], max_turns: int, task: Task, policy
         if (first := _text(await _called(environment.reset, task), "reset")) is not None:
             messages.append({"role": "user", "content": first})
         with suppress(EpisodeOver):
-            for _ in range(max_turns):
+            while True:  # chat raises EpisodeOver at a limit, so that the episode counts as truncated
                 answer = await policy.chat(messages)
                 observation, reward, done = _stepped(await _called(environment.step, answer["content"]))
                 rewards.append(reward)
@@ -32,14 +32,14 @@ async def play_steps(make: Callable[[], Any], max_turns: int, task: Task, policy
     return Episode(turn_rewards=rewards)
 
 
-async def play_tools(tools: Sequence[Tool], max_turns: int, task: Task, policy: Policy) -> Episode:
+async def play_tools(tools: Sequence[Tool], task: Task, policy: Policy) -> Episode:
     """Answers and calls of tools until an answer calls none. It gives no reward."""
     by_name = {tool.name: tool for tool in tools}
     schemas = [tool.schema for tool in tools]
     messages = list(task.messages)
     calls = errors = 0
     with suppress(EpisodeOver):
-        for _ in range(max_turns):
+        while True:
             answer = await policy.chat(messages, schemas)
             messages.append(answer)
             asked = answer.get("tool_calls") or ()

@@ -65,7 +65,6 @@ class EnvironmentPool:
             "base_dir": str(base_dir.resolve()),
             "tools": spec.tools,
             "builtin_tools": [builtin_settings(tool) for tool in spec.builtin_tools],
-            "max_turns": spec.max_turns,
         }
         self._settings = ProcessSettings(setup, spec.python, tuple(spec.env), log)
         self._processes: list[EnvironmentProcess] = []  # that may get episodes

@@ -52,7 +52,8 @@ class Recorder:
         context = self._continued(prompt)
         if context is None:
             context = _Context(prompt)
-            self._contexts.append(context)
+        # The last one has the last turn: its text is what rewards score, and its end is the episode's.
+        self._contexts = [*(each for each in self._contexts if each is not context), context]
         start = len(prompt)
         context.token_ids = np.concatenate([prompt, completion.token_ids]).astype(np.int32)
         context.log_probs.append(completion.log_probs)

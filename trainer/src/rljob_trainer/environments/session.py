@@ -69,6 +69,9 @@ class Session:
         self, reward: float | None, turn_rewards: Sequence[float] | None, metrics: Mapping[str, float]
     ) -> Episode:
         """The episode, with what the environment returned. Raises Refused if the policy took no turn."""
+        if not self._recorder.turns and self._overflowed:
+            reason = f"its prompt did not fit environment.maxEpisodeTokens ({self._limits.tokens})"
+            return Episode(self.task.id, self.sample, (), "truncated", reason=reason)
         if not self._recorder.turns:
             raise Refused("ended before the policy took a turn")
         if turn_rewards is not None and len(turn_rewards) > self._recorder.turns:

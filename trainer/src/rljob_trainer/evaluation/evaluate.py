@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rljob_api.resolve import ResolvedSpec
 from rljob_trainer.attempt.model_folder import prepare_model_folder
@@ -72,6 +72,9 @@ def evaluate(
 def _check(spec: ResolvedSpec, ks: Sequence[int], samples: int) -> None:
     if spec.supervised_only:
         raise JobError("preset sft has no rewards to evaluate with: choose an RL preset", field="spec.algorithm.preset")
+    if spec.environment is not None:
+        message = "eval samples one answer a prompt and plays no environment: validate in a run, or remove it"
+        raise JobError(message, field="spec.environment")
     if spec.rewards.served:
         message = f"eval starts no server for {spec.rewards.served[0].name}: set its url to a server that runs already"
         raise JobError(message, field="spec.rewards.models")
@@ -84,9 +87,8 @@ def _groups(
     spec: ResolvedSpec, base_dir: Path, folder: Path, weights: Path, tokenizer: "PreTrainedTokenizerBase",
     say: Callable[[str], None],
 ) -> list[Group]:  # fmt: skip
-    part = "validation" if spec.data.validation else "train"
-    prompts = load_prompts(spec.data, tokenizer, base_dir, "validation" if spec.data.validation else "train",
-                           now=datetime.now(UTC))  # fmt: skip
+    part: Literal["train", "validation"] = "validation" if spec.data.validation else "train"
+    prompts = load_prompts(spec.data, tokenizer, base_dir, part, now=datetime.now(UTC))
     check_data_sources(spec.rewards, prompts.data_sources)
     tasks, settings = prompts.all("validation"), spec.rollout.validation
     sampling = Sampling(
