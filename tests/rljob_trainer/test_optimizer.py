@@ -80,7 +80,7 @@ def test_muon_is_torchs_for_matrices_and_adamw_for_the_rest():
             optimizer.step()
     for parameter, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(parameter, expected, rtol=0, atol=1e-6)
-    assert set(one.state[ours[0]]) == {"momentum_buffer"}
+    assert set(one.state[ours[0]]) == {"step", "momentum_buffer"}
     before = [each.detach().clone() for each in (*ours, one.state[ours[0]]["momentum_buffer"])]
     one.skip = torch.ones(())
     for each in ours:

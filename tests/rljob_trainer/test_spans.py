@@ -89,7 +89,7 @@ def test_the_journal_keeps_them_and_the_digest_depends_on_them():
 
 def inputs(advantage):
     """Two episodes of 3 and 2 tokens, of which the first has rewards inside."""
-    first, second = (replace(agents_episode(sample=sample), reward=1.0) for sample in range(2))
+    first, second = (replace(agents_episode(sample=sample), reward=1.0, turn_rewards=None) for sample in range(2))
     groups = [summarise(Group(task(0), (replace(first, token_rewards=((0, 0.5), (2, -1.0))), second)))]
     spec = make_spec(algorithm={"advantage": advantage, "gamma": 0.5} if advantage != "grpo" else {})
     return advantage_batch(groups, batch_of_groups(groups, spec), None, spec)

@@ -24,7 +24,7 @@ Liu et al. 2025, Muon is Scalable for LLM Training, section 2.2: https://arxiv.o
 class ShardedMuon(ShardedAdamW):
     """As torch.optim.Muon with adjust_lr_fn match_rms_adamw for `matrices`; the others as ShardedAdamW.
 
-    matrices: ids of parameters of two dimensions. Their state is one momentum.
+    matrices: ids of parameters of two dimensions. Their state is one momentum, and a step that stays 0.
     """
 
     def step_of(self, group: dict[str, Any], trained: list[nn.Parameter]) -> None:
@@ -47,6 +47,7 @@ class ShardedMuon(ShardedAdamW):
     def _momentum_of(self, weight: nn.Parameter) -> Tensor:
         state = self.state[weight]
         if "momentum_buffer" not in state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=self.device)  # torch.optim.AdamW loads no other
             state["momentum_buffer"] = torch.zeros_like(weight)
         momentum: Tensor = state["momentum_buffer"]
         return momentum
