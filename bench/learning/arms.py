@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from rljob_api.v1alpha1.terms import PAIRED
 from rljob_trainer.advantage import ADVANTAGES
 from rljob_trainer.losses.policy import LOSSES
 
@@ -107,11 +108,14 @@ PRESETS: Final = {
     "CISPO": ("algorithm.preset=cispo", SEVERAL_UPDATES),
     "DAPO": ("algorithm.preset=dapo", SEVERAL_UPDATES),
     "ReMax": ("algorithm.preset=remax",),
+    "online DPO": ("algorithm.preset=online_dpo",),
 }
 """Each with all that its preset sets, and several seeds. Their own advantages and losses have no other arm."""
 
 ADVANTAGES_SEEDS: Final = {
-    name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name not in {"grpo", "remax", "gae", "gigpo"}
+    name: SEEDS if name == "dr_grpo" else (0,)
+    for name in ADVANTAGES
+    if name not in {"grpo", "remax", "gae", "best_worst", "gigpo"}
 }
 """TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 
@@ -176,7 +180,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     made += [
         Arm(REVERSE_TEXT, f"loss {name}", "loss", (f"algorithm.loss={name}", SEVERAL_UPDATES), seeds=(0,))
         for name in LOSSES
-        if name not in {"gspo", "cispo"}
+        if name not in {"gspo", "cispo", *PAIRED}
     ]
     made.append(
         Arm(

@@ -47,12 +47,15 @@ class Script:
         self.limits: list[int | None] = []
         self._turn = 0
 
-    async def generate(self, token_ids: Ids, max_tokens: int | None = None) -> Completion:
+    async def generate(
+        self, token_ids: Ids, max_tokens: int | None = None, stop: tuple[str, ...] = ()
+    ) -> Completion:  # fmt: skip
         answer = ids_of(self._tokenized, self._texts[self._turn])[:max_tokens]
         self._turn += 1
         self.asked.append(token_ids)
         self.limits.append(max_tokens)
-        reason: Any = "stop" if answer[-1] in self._tokenized.ends else "length"
+        stopped = any(each in self._tokenized.text(answer.tolist()) for each in stop)
+        reason: Any = "stop" if stopped or answer[-1] in self._tokenized.ends else "length"
         log_probs = np.full(len(answer), -0.5 * self._turn, np.float32)
         return Completion("r", 0, answer, log_probs, np.full(len(answer), self._turn, np.int32), reason)
 

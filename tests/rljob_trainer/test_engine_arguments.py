@@ -40,7 +40,9 @@ def test_what_contradicts_a_field_names_the_field_to_use():
     assert reason.startswith("spec.rollout.engineArguments.quantization: the trainer sends the weights")
 
 
-@pytest.mark.parametrize(("engine", "supervised", "reason"), [("hf", False, "engine hf"), ("vllm", True, "preset sft")])
+@pytest.mark.parametrize(
+    ("engine", "supervised", "reason"), [("hf", False, "engine hf"), ("vllm", True, "presets sft and dpo")]
+)
 def test_arguments_that_nothing_reads_are_refused(engine, supervised, reason):
     (error,) = said({"max_num_seqs": 4}, engine, supervised=supervised)
     assert error.startswith(f"spec.rollout.engineArguments: {reason}")

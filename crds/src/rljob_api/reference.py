@@ -12,7 +12,7 @@ from rljob_api.show import resolved_document
 from rljob_api.v1alpha1 import RLJob, RLJobSpec
 from rljob_api.v1alpha1.algorithm import GOVERNED
 from rljob_api.v1alpha1.base import PATTERN_MEANINGS
-from rljob_api.v1alpha1.terms import Preset
+from rljob_api.v1alpha1.terms import OFFLINE, Preset
 
 FILE = "docs/api.md"
 
@@ -100,9 +100,10 @@ def _bounds(schema: Schema) -> str:
 
 
 def _presets() -> Iterator[str]:
-    rows = [(f"`{preset}`", *_preset(_algorithm(preset))) for preset in get_args(Preset) if preset != "sft"]
+    rows = [(f"`{preset}`", *_preset(_algorithm(preset))) for preset in get_args(Preset) if preset not in OFFLINE]
     yield "## Presets\n\nDefaults that a preset gives to fields of `spec.algorithm`. A field that a row does not name"
-    yield "is 0, false or without effect with that preset. `sft` is supervised fine-tuning and reads none of them."
+    yield "is 0, false or without effect with that preset. `sft` is supervised fine-tuning and reads none of them;"
+    yield "`dpo` learns from given pairs and reads `dpoBeta` alone."
     yield "[algorithms.md](algorithms.md) says what each is for, and which paper its values come from.\n"
     yield table(("Preset", *(f"`{field}`" for field in _COLUMNS), "other fields"), rows)
 

@@ -11,7 +11,16 @@ from rljob_api.v1alpha1.model import FromScratch, Lora, Model
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rljob import RLJobSpec
 from rljob_api.v1alpha1.rollout_correction import CORRECTIONS, BypassLoss, Rejecting, RolloutCorrection, Weighting
-from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss
+from rljob_api.v1alpha1.terms import (
+    OFFLINE,
+    PAIRED,
+    Advantage,
+    Aggregation,
+    KlController,
+    KlEstimator,
+    KlPlacement,
+    Loss,
+)
 
 
 class ResolvedFromScratch(FromScratch):
@@ -89,6 +98,7 @@ class ResolvedAlgorithm(Algorithm):
     clip_cov_ub: float
     kl_cov_ratio: float
     ppo_kl_coef: float
+    dpo_beta: float
     gamma: float
     lambda_: float
     lambda_alpha: float
@@ -115,8 +125,8 @@ class ResolvedSpec(RLJobSpec):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the KL penalty needs the policy from before the first RL step."""
-        return self.algorithm.kl.placement != "none" and self.algorithm.kl.coefficient > 0
+        """Whether the KL penalty or the loss needs the policy from before the first step of RL, or of preset dpo."""
+        return self.pairs or (self.algorithm.kl.placement != "none" and self.algorithm.kl.coefficient > 0)
 
     @property
     def kl_in_reward(self) -> bool:
@@ -129,8 +139,14 @@ class ResolvedSpec(RLJobSpec):
         return every is not None and step > before and (step - before) % every == 0
 
     @property
+    def pairs(self) -> bool:
+        """Whether the loss reads pairs of a preferred and a rejected response."""
+        return self.algorithm.loss in PAIRED
+
+    @property
     def supervised_only(self) -> bool:
-        return self.algorithm.preset == "sft"
+        """Whether the run learns from given responses and has no RL steps."""
+        return self.algorithm.preset in OFFLINE
 
     @property
     def total_steps(self) -> int:

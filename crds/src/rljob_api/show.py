@@ -8,7 +8,8 @@ from rljob_api.resolve import resolve
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJob, RLJobSpec
 from rljob_api.v1alpha1.algorithm import Algorithm
-from rljob_api.v1alpha1.unread import UNREAD_BY_SFT
+from rljob_api.v1alpha1.terms import OFFLINE
+from rljob_api.v1alpha1.unread import UNREAD_OFFLINE
 from rljob_api.validation.rules import rule_findings
 from rljob_api.validation.scalars import plain_scalar
 from rljob_api.validation.source import FieldPath
@@ -38,9 +39,12 @@ def resolved_document(spec: RLJobSpec) -> dict[str, Any]:
     document: dict[str, Any] = with_defaults(
         structural_schema(RLJobSpec), resolve(spec).model_dump(mode="json", by_alias=True)
     )
-    if spec.algorithm.preset == "sft":
-        unread: set[FieldPath] = {tuple(field.split(".")) for field in UNREAD_BY_SFT}
-        return _without(document | {"algorithm": {"preset": "sft"}}, unread)
+    if (preset := spec.algorithm.preset) in OFFLINE:
+        unread: set[FieldPath] = {tuple(field.split(".")) for field in UNREAD_OFFLINE}
+        read = {
+            name: document["algorithm"][name] for name in (["preset", "dpoBeta"] if preset == "dpo" else ["preset"])
+        }
+        return _without(document | {"algorithm": read}, unread)
     return document | {"algorithm": _effective(document["algorithm"])}
 
 

@@ -12,8 +12,9 @@ from rljob_api.v1alpha1.base import ApiModel, Count, Rule
 from rljob_api.v1alpha1.governed import governed
 from rljob_api.v1alpha1.own_functions import OwnAdvantage, OwnLoss
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
-from rljob_api.v1alpha1.rollout_correction import RolloutCorrection, of_correction
+from rljob_api.v1alpha1.rollout_correction import RolloutCorrection, of_correction, rejections
 from rljob_api.v1alpha1.terms import (
+    PAIRED,
     Advantage,
     Aggregation,
     KlController,
@@ -51,6 +52,7 @@ def or_own(field: str, owner: str = "self") -> str:
 _ADVANTAGE = or_own("advantage")
 _LOSS = or_own("loss")
 _ALPHA = of_preset("lambdaAlpha", "lambda_alpha")
+_AGGREGATION = of_preset("aggregation", "aggregation")
 _PLACEMENT = of_preset("kl.placement", "kl_placement")
 _COEFFICIENT = of_preset("kl.coefficient", "kl_coefficient")
 _CONTROLLER = of_preset("kl.controller", "kl_controller")
@@ -69,11 +71,16 @@ def _set_or(field: str, default: float) -> str:
     return f"(has(self.{field}) ? double(self.{field}) : {default:.1f})"
 
 
-_CLIPPING: tuple[Loss, ...] = tuple(loss for loss in get_args(Loss) if loss not in {"kl_cov", "gpg", "sapo"})
+_CLIPPING: tuple[Loss, ...] = tuple(loss for loss in get_args(Loss) if loss not in {"kl_cov", "gpg", "sapo", *PAIRED})
 
 _PENALTY = (
     f"{_PLACEMENT} != 'none' && double({_COEFFICIENT}) > 0.0",
     "kl.placement is loss or reward, and kl.coefficient is above 0",
+)
+
+_REFERENCE = (
+    f"{_PENALTY[0]} || {_LOSS} in {list(PAIRED)}",
+    f"{_PENALTY[1]}, or loss is {' or '.join(PAIRED)}",
 )
 
 PER_STEP = "has(self.stepwiseAdvantage) && self.stepwiseAdvantage == 'per_step'"
@@ -92,13 +99,14 @@ EFFECTIVE = {
     "clipCovUb": _with_losses("clip_cov"),
     "klCovRatio": _with_losses("kl_cov"),
     "ppoKlCoef": _with_losses("kl_cov"),
+    "dpoBeta": _with_losses("dpo"),
     "gamma": (
         f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'custom'] || {PER_STEP}",
         "advantage is reinforce_plus_plus, gae, gigpo or one of your own, or stepwiseAdvantage is per_step",
     ),
     "stepwiseAdvantage": (
-        f"!({_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'remax', 'custom'])",
-        "advantage compares the episodes of a group, and is neither gigpo nor one of your own",
+        f"!({_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'remax', 'best_worst', 'custom'])",
+        "advantage compares the episodes of a group, and is neither gigpo, best_worst nor one of your own",
     ),
     "stepAdvantageW": (f"{_ADVANTAGE} == 'gigpo'", "advantage is gigpo"),
     "lambda": (
@@ -112,7 +120,7 @@ EFFECTIVE = {
     "kl.target": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
     "kl.horizon": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
     "kl.clip": _PENALTY,
-    "kl.refreshEvery": _PENALTY,
+    "kl.refreshEvery": _REFERENCE,
     "earlyStop.clipFraction": _with_losses(*_CLIPPING),
     **{
         f"dynamicSampling.{field}": (_DYNAMIC, "dynamicSampling.enabled is true")
@@ -123,6 +131,9 @@ EFFECTIVE = {
 
 _CORRECTION = "self.rolloutCorrection"
 _BYPASS = of_correction("bypassMode", "bypass_mode", _CORRECTION)
+_CORRECTED = (
+    f"{of_correction('rolloutIs', 'rollout_is', _CORRECTION)} != 'none' || {_BYPASS} || {rejections(_CORRECTION)} > 0"
+)
 _REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinforce'"
 
 UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
@@ -145,19 +156,25 @@ GOVERNED = (
 )
 """The fields that a preset governs."""
 
-_CORRECTING = ("rolloutIs", "rolloutRs", "bypassMode")
-_ANY_OVERRIDE = " || ".join(
+_CORRECTS = " || ".join(
     (
-        *(f"has(self.{field})" for field in (*GOVERNED, *UNSET)),
         f"{_CORRECTION}.preset != 'disabled'",
         "double(self.dynamicSampling.oversample) != 0.0",
-        *(f"has({_CORRECTION}.{field})" for field in _CORRECTING),
+        *(f"has({_CORRECTION}.{field})" for field in ("rolloutIs", "rolloutRs", "bypassMode")),
     )
 )
 
 
+def _any_override(*read: str) -> str:
+    """CEL that is true if a field is set besides those that the preset reads."""
+    return " || ".join((*(f"has(self.{field})" for field in (*GOVERNED, *UNSET) if field not in read), _CORRECTS))
+
+
 class Kl(ApiModel):
-    """The penalty for leaving the reference model, which is the policy before its first RL step, or a later one."""
+    """The penalty for leaving the reference model, which is the policy before its first RL step, or a later one.
+
+    Loss dpo compares with the same reference.
+    """
 
     placement: KlPlacement | None = Field(
         None,
@@ -262,8 +279,8 @@ class Algorithm(ApiModel):
     preset: Preset = Field(
         "grpo",
         description=(
-            "Named algorithm that sets every omitted field of spec.algorithm. sft is supervised fine-tuning and reads"
-            " neither rollout nor rewards."
+            "Named algorithm that sets every omitted field of spec.algorithm. sft is supervised fine-tuning, and dpo"
+            " learns from pairs of given responses: they read neither rollout nor rewards."
         ),
     )
     advantage: Advantage | None = Field(None, description="Advantage estimator.")
@@ -323,6 +340,13 @@ class Algorithm(ApiModel):
         None, description="Share of all tokens, those with the highest covariance, that kl_cov penalizes."
     )
     ppo_kl_coef: Annotated[float, Field(gt=0, le=100)] | None = Field(None, description="Weight of kl_cov's penalty.")
+    dpo_beta: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        None,
+        description=(
+            "How strongly dpo holds the policy near the reference: the implicit reward is dpoBeta times the"
+            " log-probability ratio of policy and reference."
+        ),
+    )
     gamma: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,
         description=(
@@ -410,8 +434,20 @@ class Algorithm(ApiModel):
             "loss",
         ),
         Rule(
-            f"self.preset != 'sft' || !({_ANY_OVERRIDE})",
+            f"self.preset != 'sft' || !({_any_override()})",
             "preset sft reads no other field of algorithm: remove the other fields, or choose an RL preset",
             "preset",
+        ),
+        Rule(
+            f"self.preset != 'dpo' || !({_any_override('dpoBeta')})",
+            "preset dpo reads no other field of algorithm than dpoBeta: remove the other fields, or choose online_dpo",
+            "preset",
+        ),
+        Rule(
+            f"{_LOSS} != 'dpo' || {_ADVANTAGE} == 'best_worst' && {_AGGREGATION} == 'sequence_mean'"
+            f" && {_PLACEMENT} != 'reward' && !({_CORRECTED})",
+            "loss dpo compares whole responses of a prompt: it needs advantage best_worst, aggregation sequence_mean,"
+            " kl.placement none or loss, and no rolloutCorrection; preset online_dpo sets them",
+            "loss",
         ),
     )

@@ -17,7 +17,7 @@ from rljob_api.v1alpha1.base import (
 
 Name = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)]
 
-_SOURCES = "[has(self.path), has(self.module), has(self.source)].filter(x, x).size()"
+_SOURCES = "[has(self.path), has(self.module), has(self.source), self.command.size() > 0].filter(x, x).size()"
 
 
 class BuiltinTool(ApiModel):
@@ -56,11 +56,12 @@ class BuiltinTool(ApiModel):
 
 
 class Environment(ApiModel):
-    """What the policy plays in: a function, a class, or a list of tools, in Python code that runs in processes.
+    """What the policy plays in: a function, a class, tools or an agent, in Python code that runs in processes.
 
     async def rollout(task, policy) plays an episode with policy.chat(messages, tools) or policy.generate(token_ids). A
     class has reset(task), which returns the first observation or None, and step(answer), which returns (observation,
-    reward, done). Tools are functions with type hints and docstrings.
+    reward, done). Tools are functions with type hints and docstrings. An agent, def run(task, base_url, api_key) or a
+    command, talks to an OpenAI-compatible endpoint.
     """
 
     path: Path | None = Field(None, description="A Python file; a relative path is relative to the RLJob's file.")
@@ -70,9 +71,22 @@ class Environment(ApiModel):
     source: Annotated[str, StringConstraints(min_length=1, max_length=65_536)] | None = Field(
         None, description="Python source code."
     )
+    command: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=4096)]], Field(max_length=256)
+    ] = Field(
+        default_factory=list,
+        description=(
+            "A program and its arguments, in place of Python code: one process an episode, in the folder of the"
+            " RLJob's file. It finds an OpenAI-compatible endpoint in OPENAI_BASE_URL and OPENAI_API_KEY, and the"
+            " task as JSON on its standard input."
+        ),
+    )
     entry: Name | None = Field(
         None,
-        description="The function or class in path, module or source. The default is rollout, or else Environment.",
+        description=(
+            "The function or class in path, module or source. The default is rollout, or else Environment, or else"
+            " run. A function with the parameters base_url and api_key gets an OpenAI-compatible endpoint."
+        ),
     )
     tools: Annotated[list[Name], Field(max_length=64)] = Field(
         default_factory=list,
@@ -149,13 +163,19 @@ class Environment(ApiModel):
     rules = (
         Rule(
             f"{_SOURCES} == 1 || {_SOURCES} == 0 && self.builtinTools.size() > 0",
-            "an environment has one source: set exactly one of path, module, source, or builtinTools alone",
+            "an environment has one source: set exactly one of path, module, source, command, or builtinTools alone",
             "path",
         ),
         Rule(
             "self.tools.size() + self.builtinTools.size() == 0 || !has(self.entry)",
             "an environment is a function, a class, or tools: set entry or tools",
             "entry",
+        ),
+        Rule(
+            "self.command.size() == 0"
+            " || !has(self.entry) && self.tools.size() + self.builtinTools.size() + self.arguments.size() == 0",
+            "a command has its own arguments and no Python code: write them into command, or set path",
+            "command",
         ),
         Rule(
             f"self.builtinTools.size() == 0 || ({_SOURCES} == 1) == (self.tools.size() > 0)",

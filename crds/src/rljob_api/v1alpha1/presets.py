@@ -20,6 +20,7 @@ class LossSettings:
     clip_cov_ub: float = 5.0
     kl_cov_ratio: float = 0.002
     ppo_kl_coef: float = 1.0
+    dpo_beta: float = 0.1
 
 
 LOSS_SETTINGS: dict[Loss, LossSettings] = {
@@ -37,6 +38,7 @@ LOSS_SETTINGS: dict[Loss, LossSettings] = {
     "dppo_kl": LossSettings(clip_ratio_low=0.05, clip_ratio_high=0.05, clip_ratio_c=20.0),
     "topr": LossSettings(),
     "custom": LossSettings(),
+    "dpo": LossSettings(),
 }
 """clip 0.2: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, table 3.
 dual_clip's bound of 3: Ye et al. 2020, https://arxiv.org/abs/1912.09729.
@@ -48,6 +50,7 @@ cispo: no lower bound, as MiniMax 2025, https://arxiv.org/abs/2506.13585; weight
 sapo: Gao et al. 2025, https://arxiv.org/abs/2511.20347.
 clip_cov, kl_cov: Cui et al. 2025, https://arxiv.org/abs/2505.22617, for a model of 7B; PPO's own range is wide.
 dppo: Qi et al. 2026, https://arxiv.org/abs/2602.04879, and verl's examples.
+dpo's beta of 0.1: Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, appendix B.
 """
 
 
@@ -211,9 +214,24 @@ PRESETS: dict[Preset, PresetRow] = {
         positive_nll_coefficient=0.1,
         critic_warmup_steps=50,
     ),
+    "online_dpo": PresetRow(
+        paper="Guo et al. 2024, Direct Language Model Alignment from Online AI Feedback:"
+        " https://arxiv.org/abs/2402.04792; beta as in [DPO](https://arxiv.org/abs/2305.18290)",
+        use="rewards of which only the order within a prompt counts; the best response against the worst",
+        advantage="best_worst",
+        loss="dpo",
+        aggregation="sequence_mean",
+    ),
     "sft": PresetRow(
         paper="Ouyang et al. 2022, InstructGPT: https://arxiv.org/abs/2203.02155",
         use="supervised fine-tuning; it runs none of the other columns",
+    ),
+    "dpo": PresetRow(
+        paper="Rafailov et al. 2023, Direct Preference Optimization, appendix B: https://arxiv.org/abs/2305.18290",
+        use="rows with a chosen and a rejected response; it generates and scores nothing",
+        advantage="best_worst",
+        loss="dpo",
+        aggregation="sequence_mean",
     ),
 }
 """One row each. A field that a row leaves out has PresetRow's default, and what its loss reads is in LOSS_SETTINGS."""

@@ -29,7 +29,7 @@ from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
 from rljob_api.v1alpha1.sft import Sft
 from rljob_api.v1alpha1.status import RLJobStatus
-from rljob_api.v1alpha1.terms import WITHOUT_GROUPS
+from rljob_api.v1alpha1.terms import OFFLINE, PAIRED, WITHOUT_GROUPS
 from rljob_api.v1alpha1.training import Checkpoint, Training
 from rljob_api.v1alpha1.transitions import TRANSITIONS, once_ended
 from rljob_api.v1alpha1.unread import unread_rules
@@ -40,7 +40,8 @@ _RANKS = (
 )
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
 _ADVANTAGE = or_own("advantage", owner="self.algorithm")
-_SFT = "self.algorithm.preset == 'sft'"
+_SFT = f"self.algorithm.preset in {list(OFFLINE)}"
+_PAIRED = f"{or_own('loss', owner='self.algorithm')} in {list(PAIRED)}"
 _MINI_BATCH = "(has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
 _CRITIC_BATCH = "self.critic.miniBatchSize"
 
@@ -127,7 +128,7 @@ class RLJobSpec(ApiModel):
         ),
         Rule(
             f"!({_SFT}) || !has(self.sft)",
-            "preset sft has no RL steps for sft to precede: remove sft, or choose an RL preset",
+            "presets sft and dpo have no RL steps for sft to precede: remove sft, or choose an RL preset",
             "sft",
         ),
         *unread_rules(_SFT),
@@ -193,6 +194,14 @@ class RLJobSpec(ApiModel):
             "self.actor.tokensPerMicroBatch >= self.data.maxPromptTokens + self.data.maxResponseTokens",
             "actor.tokensPerMicroBatch must be at least data.maxPromptTokens + data.maxResponseTokens, the longest"
             " sample: raise it",
+            "actor.tokensPerMicroBatch",
+        ),
+        Rule(
+            f"!({_PAIRED}) || self.actor.tokensPerMicroBatch >= 2 * (self.data.maxPromptTokens +"
+            " self.data.maxResponseTokens) && (!has(self.environment) || !has(self.environment.maxEpisodeTokens)"
+            " || self.actor.tokensPerMicroBatch >= 2 * self.environment.maxEpisodeTokens)",
+            "loss dpo sees both responses of a pair in one pass: set actor.tokensPerMicroBatch to at least twice"
+            " data.maxPromptTokens + data.maxResponseTokens, or environment.maxEpisodeTokens",
             "actor.tokensPerMicroBatch",
         ),
         Rule(

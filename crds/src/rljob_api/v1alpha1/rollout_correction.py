@@ -75,13 +75,19 @@ def of_correction(field: str, column: str, owner: str = "self") -> str:
     return governed(field, {name: getattr(row, column) for name, row in CORRECTIONS.items()}, owner)
 
 
+def rejections(owner: str = "self") -> str:
+    """CEL for the number of entries of rolloutRs once the preset has filled it."""
+    count = of_preset_alone({name: len(row.rollout_rs) for name, row in CORRECTIONS.items()}, owner)
+    return f"(has({owner}.rolloutRs) ? size({owner}.rolloutRs) : {count})"
+
+
 _WEIGHTING = of_correction("rolloutIs", "rollout_is")
 _BYPASS = of_correction("bypassMode", "bypass_mode")
 _LOSS_TYPE = of_correction("lossType", "loss_type")
 _COUNT = of_preset_alone({name: len(row.rollout_rs) for name, row in CORRECTIONS.items()})
 _REJECTING = of_preset_alone({name: "".join(row.rollout_rs[:1]) for name, row in CORRECTIONS.items()})
 _BOUND = of_preset_alone({name: "".join(row.rollout_rs_threshold[:1]) for name, row in CORRECTIONS.items()})
-_REJECTIONS = f"(has(self.rolloutRs) ? size(self.rolloutRs) : {_COUNT})"
+_REJECTIONS = rejections()
 _BOUNDS = f"(has(self.rolloutRsThreshold) ? size(self.rolloutRsThreshold) : {_COUNT})"
 _FIRST_BOUND = f"(has(self.rolloutRsThreshold) ? self.rolloutRsThreshold[0] : {_BOUND})"
 _MOST = 11

@@ -4,21 +4,26 @@ from typing import Literal
 
 Preset = Literal[
     "grpo", "dapo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "gmpo",
-    "cispo", "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "ppo", "vapo", "sft",
+    "cispo", "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "ppo", "vapo", "online_dpo",
+    "sft", "dpo",
 ]  # fmt: skip
 Advantage = Literal[
     "grpo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
-    "grpo_passk", "maxrl", "gae", "gigpo", "custom",
+    "grpo_passk", "maxrl", "gae", "best_worst", "gigpo", "custom",
 ]  # fmt: skip
 StepwiseAdvantage = Literal["broadcast", "per_step"]
 Loss = Literal[
     "clip", "dual_clip", "decoupled_clip", "gspo", "geo_mean", "cispo", "sapo", "clip_cov", "kl_cov", "gpg", "dppo_tv",
-    "dppo_kl", "topr", "custom",
+    "dppo_kl", "topr", "dpo", "custom",
 ]  # fmt: skip
 WITHOUT_GROUPS: tuple[Advantage, ...] = ("reinforce_plus_plus", "remax", "gae", "custom")
 """Advantages that need no second sample of a prompt."""
 LrSchedule = Literal["constant", "linear", "cosine", "wsd"]
 Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
+OFFLINE: tuple[Preset, ...] = ("sft", "dpo")
+"""The presets without RL steps: they learn from given responses."""
+PAIRED: tuple[Loss, ...] = ("dpo",)
+"""The losses of a preferred and a rejected response, which one forward pass sees together."""
 KlPlacement = Literal["none", "loss", "reward"]
 KlEstimator = Literal["k1", "k2", "k3"]
 KlController = Literal["fixed", "adaptive"]

@@ -1,4 +1,4 @@
-"""Fields that preset sft does not read, and the rules that reject them.
+"""Fields that the presets sft and dpo do not read, and the rules that reject them.
 
 The API server fills in defaults before it evaluates rules. So a rule compares a field with its default: a field that is
 written out with its default passes.
@@ -34,26 +34,28 @@ def _terms(default: ApiModel, path: str) -> Iterator[str]:
 
 
 _UNREAD = {
-    "rollout": (defaults_below(Rollout, "self.rollout"), "generates no responses"),
-    "environment": ("!has(self.environment)", "plays no episodes"),
-    "rewards": (defaults_below(Rewards, "self.rewards"), "scores nothing"),
-    "model.lora.merge": ("!has(self.model.lora) || !self.model.lora.merge", "sends no weights to engines"),
-    "actor.miniBatchSize": ("!has(self.actor.miniBatchSize)", "makes one optimizer step of data.promptsPerStep rows"),
-    "actor.epochs": ("self.actor.epochs == 1", "reads each row of a step once"),
-    "data.measuredDifficulty": ("!self.data.measuredDifficulty", "takes rows in the order of data.shuffle"),
-    "data.difficulty": ("!has(self.data.difficulty)", "takes rows in the order of data.shuffle"),
-    "data.validation": ("self.data.validation.size() == 0", "does not validate"),
-    "training.validateBeforeTraining": ("self.training.validateBeforeTraining", "does not validate"),
-    "checkpoint.keepBest": ("self.checkpoint.keepBest == 0", "has no reward to compare checkpoints by"),
+    "rollout": (defaults_below(Rollout, "self.rollout"), "generate no responses"),
+    "environment": ("!has(self.environment)", "play no episodes"),
+    "rewards": (defaults_below(Rewards, "self.rewards"), "score nothing"),
+    "model.lora.merge": ("!has(self.model.lora) || !self.model.lora.merge", "send no weights to engines"),
+    "actor.miniBatchSize": ("!has(self.actor.miniBatchSize)", "make one optimizer step of data.promptsPerStep rows"),
+    "actor.epochs": ("self.actor.epochs == 1", "read each row of a step once"),
+    "data.measuredDifficulty": ("!self.data.measuredDifficulty", "take rows in the order of data.shuffle"),
+    "data.difficulty": ("!has(self.data.difficulty)", "take rows in the order of data.shuffle"),
+    "data.validation": ("self.data.validation.size() == 0", "do not validate"),
+    "training.validateBeforeTraining": ("self.training.validateBeforeTraining", "do not validate"),
+    "checkpoint.keepBest": ("self.checkpoint.keepBest == 0", "have no reward to compare checkpoints by"),
 }
-"""By field: CEL that is true if the field is unset, and why preset sft does not read it."""
+"""By field: CEL that is true if the field is unset, and why these presets do not read it."""
 
-UNREAD_BY_SFT = tuple(_UNREAD)
+UNREAD_OFFLINE = tuple(_UNREAD)
 
 
 def unread_rules(supervised: str) -> tuple[Rule, ...]:
-    """supervised: CEL that is true if the preset is sft."""
+    """supervised: CEL that is true if the preset is one of these."""
     return tuple(
-        Rule(f"!({supervised}) || ({alone})", f"preset sft {why}: remove {field}, or choose an RL preset", field)
+        Rule(
+            f"!({supervised}) || ({alone})", f"presets sft and dpo {why}: remove {field}, or choose an RL preset", field
+        )
         for field, (alone, why) in _UNREAD.items()
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from rljob_api.v1alpha1.algorithm import Advantage
 from rljob_trainer.advantage.batch import AdvantageBatch, Turns
+from rljob_trainer.advantage.best_worst import best_worst, pairs
 from rljob_trainer.advantage.dr_grpo import dr_grpo
 from rljob_trainer.advantage.gae import gae, value_targets
 from rljob_trainer.advantage.gigpo import gigpo
@@ -39,6 +40,7 @@ ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
     "grpo_passk": grpo_passk,
     "maxrl": maxrl,
     "gae": gae,
+    "best_worst": best_worst,
     "gigpo": gigpo,
 }
 
@@ -47,6 +49,7 @@ __all__ = [
     "AdvantageBatch",
     "AdvantageEstimator",
     "Turns",
+    "pairs",
     "per_step",
     "uninformative_groups",
     "value_targets",

@@ -70,6 +70,7 @@ def _wrong_data(judged: "Judged") -> "Iterator[Problem]":
 
 def _wrong_arguments(judged: "Judged") -> "Iterator[Problem]":
     """Errors in the arguments of the engine; of vLLM's list only if vLLM is installed here."""
+    from rljob_api.v1alpha1.terms import OFFLINE
     from rljob_api.validation import Problem
     from rljob_trainer.engines.registry import argument_errors
 
@@ -77,7 +78,7 @@ def _wrong_arguments(judged: "Judged") -> "Iterator[Problem]":
     arguments = judged.sound(*place)
     if not arguments or judged.is_broken(*engine):
         return
-    supervised = judged.sound("spec", "algorithm", "preset") == "sft"
+    supervised = judged.sound("spec", "algorithm", "preset") in OFFLINE
     for error in argument_errors(judged.sound(*engine) or "vllm", arguments, supervised=supervised):
         assert error.field is not None
         at = tuple(error.field.split(".", 3))

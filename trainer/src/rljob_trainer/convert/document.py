@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from rljob_api.show import TextDumper
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
+from rljob_api.v1alpha1.terms import OFFLINE
 from rljob_trainer.convert.conversion import Conversion
 
 _ABSENT: Final = object()
@@ -80,7 +81,7 @@ def _with_preset(fields: dict[str, Any], notes: Mapping[str, str]) -> dict[str, 
     asked = {name.removeprefix(_ALGORITHM): value for name, value in fields.items() if name.startswith(_ALGORITHM)}
     if not asked or "preset" in asked:
         return fields
-    candidates = {preset: _differing(preset, asked) for preset in PRESETS if preset != "sft"}
+    candidates = {preset: _differing(preset, asked) for preset in PRESETS if preset not in OFFLINE}
     preset = min(candidates, key=lambda name: _distance(name, candidates[name]))
     kept = {_ALGORITHM + name: value for name, value in asked.items() if name in candidates[preset]}
     kept |= {name: value for name, value in fields.items() if name.startswith(_ALGORITHM) and name in notes}

@@ -6,6 +6,8 @@ reward_model  {style, ground_truth}, optional       passed to the reward
 extra_info    mapping, optional                     passed to the reward
 response      str                                   a supervised target
 messages      list of {role, content, ...}          a supervised conversation, instead of prompt and response
+chosen        str or list of messages               a preferred answer (preset dpo)
+rejected      str or list of messages               the answer that it is preferred to
 tools         list of JSON schemas, optional        rendered by the chat template
 """
 
@@ -14,7 +16,8 @@ from typing import Any, TypeGuard
 
 RL = ("data_source", "prompt", "reward_model", "extra_info", "tools")
 SUPERVISED = ("prompt", "response", "messages", "tools")
-COLUMNS = tuple(dict.fromkeys((*RL, *SUPERVISED)))
+PREFERENCE = ("prompt", "chosen", "rejected", "tools")
+COLUMNS = tuple(dict.fromkeys((*RL, *SUPERVISED, *PREFERENCE)))
 EXPECTED = ("ability", *RL, "response")
 """Columns of verl's format, which every kind of training may find and leave."""
 
@@ -44,7 +47,8 @@ def without_filler(row: Row) -> Row:
 
     The message's own fields stay, because only some templates treat a missing content as an empty one.
     """
-    changed = {name: [_own(each) for each in row[name]] for name in ("prompt", "messages") if _is_list(row.get(name))}
+    conversations = ("prompt", "messages", "chosen", "rejected")
+    changed = {name: [_own(each) for each in row[name]] for name in conversations if _is_list(row.get(name))}
     if _is_list(row.get("tools")):
         changed["tools"] = _compact(row["tools"])
     return {**row, **changed}

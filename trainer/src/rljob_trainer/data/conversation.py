@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rljob_trainer.data.chat import ChatFormat
 from rljob_trainer.data.rows import BadRow, is_text
 from rljob_trainer.types import Message
 
-__all__ = ["ChatFormat", "Conversation", "read_messages", "read_prompt", "read_supervised"]
+__all__ = ["ChatFormat", "Conversation", "read_answer", "read_messages", "read_prompt", "read_supervised"]
 
 Messages = Sequence[Message]
 
@@ -103,6 +103,33 @@ def read_supervised(row: Mapping[str, Any]) -> Conversation:
     if last == 0:
         raise BadRow("column 'messages' has no assistant message after the first message; add one")
     return Conversation(messages[:last], messages[last], _tools(row))
+
+
+def read_answer(row: Mapping[str, Any], column: Literal["chosen", "rejected"]) -> Conversation:
+    """The prompt and one answer of a row of preferences.
+
+    The answer is text, a list of one assistant message, or, in a row without prompt, a whole conversation of which
+    the messages before its last are the prompt.
+
+    Raises:
+        BadRow: a column is missing or wrong, or the two conversations differ before their last message.
+    """
+    answer = row.get(column)
+    if isinstance(answer, str):
+        if not is_text(answer):
+            raise BadRow(f"column {column!r} is {_short(answer)}; it must be text in UTF-8")
+        return Conversation(read_messages(row, "prompt"), {"role": "assistant", "content": answer}, _tools(row))
+    *before, last = read_messages(row, column)
+    if last["role"] != "assistant":
+        raise BadRow(f"column {column!r} ends with a message of {last['role']!r}; it must end with the assistant's")
+    if row.get("prompt") is not None:
+        if before:
+            raise BadRow(f"column {column!r} has {len(before) + 1} messages beside a prompt; it must have one")
+        return Conversation(read_messages(row, "prompt"), last, _tools(row))
+    other = "rejected" if column == "chosen" else "chosen"
+    if not before or list(read_messages(row, other)[:-1]) != before:
+        raise BadRow("columns 'chosen' and 'rejected' must begin with the same prompt: correct them, or add 'prompt'")
+    return Conversation(before, last, _tools(row))
 
 
 def _tools(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:

@@ -34,6 +34,9 @@ def supervised_rows(spec: RLJobSpec, base_dir: Path, opened: Open = open_rows) -
     """
     own = spec.sft.data if spec.sft else []
     rows = opened(own or spec.data.train, base_dir, "spec.sft.data" if own else "spec.data.train")
-    rows.require_target()
+    if spec.algorithm.preset == "dpo":
+        rows.require("chosen", "rejected")
+    else:
+        rows.require_target()
     rows.refuse_media()
     return rows

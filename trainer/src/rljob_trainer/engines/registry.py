@@ -97,7 +97,9 @@ def argument_errors(engine: str, arguments: Mapping[str, Any], *, supervised: bo
     supervised: the job generates nothing. vLLM's own list counts only if vLLM is installed.
     """
     if supervised and arguments:
-        yield JobError("preset sft generates no responses: remove them, or choose an RL preset", field=_ARGUMENTS)
+        yield JobError(
+            "presets sft and dpo generate no responses: remove them, or choose an RL preset", field=_ARGUMENTS
+        )
     elif not supervised:
         yield from ENGINES[engine].argument_errors(arguments)
 

@@ -85,3 +85,8 @@ class Policy:
         """Token ids of a text, with no token added."""
         ids: list[int] = await self._ask("encode", text)
         return ids
+
+    async def endpoint(self) -> tuple[str, str]:
+        """base_url and api_key of an OpenAI-compatible endpoint, whose answers are turns of this episode."""
+        base_url, api_key = await self._ask("endpoint", None)
+        return base_url, api_key

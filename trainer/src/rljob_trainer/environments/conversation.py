@@ -95,10 +95,18 @@ class Conversation:
             return self._task.token_ids, text
         return np.array(self._chat.encode([text])[0], np.int32), text
 
-    def answered(self, messages: Sequence[Message], tools: Tools, prompt: str, token_ids: Ids, answer: Ids) -> Message:
-        """The message of an answer [R] to the prompt `token_ids` [P]."""
-        text = self._tokenized.decode(answer.tolist())
+    def answered(
+        self, messages: Sequence[Message], tools: Tools, prompt: str, token_ids: Ids, answer: Ids, *,
+        stop: Sequence[str] = (), whole_calls: bool = False,
+    ) -> Message:  # fmt: skip
+        """The message of an answer [R] to the prompt `token_ids` [P].
+
+        stop: its content ends before the first of these strings. whole_calls: a broken call of a tool is text.
+        """
+        text = before_stop(self._tokenized.decode(answer.tolist()), stop)
         content, calls = self._tokenized.parse(text, tools) if tools else (text, [])
+        if whole_calls and not all(call.name for call in calls):
+            content, calls = text, []
         message: dict[str, Any] = {"role": "assistant", "content": content if self._tokenized.shows_calls else text}
         if calls:
             message["tool_calls"] = [call.message(self._calls + index) for index, call in enumerate(calls)]
@@ -127,6 +135,11 @@ class Conversation:
             return None
         cut_off = ended >= 0 and said.token_ids[-1] not in self._tokenized.ends
         return [self._chat.end] * cut_off + self._chat.encode([text[len(before) :]])[0]
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str:
+    """The text before the first of these strings."""
+    return text[: min((at for each in stop if (at := text.find(each)) >= 0), default=len(text))]
 
 
 def _squeezed(text: str) -> str:

@@ -1,12 +1,14 @@
 """Loads the user's code and makes a rollout of it. Runs in environment processes: needs only Python 3.11."""
 
 import inspect
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rljob_trainer.environments.agents import PARAMETERS, is_agent, play_agent, play_command
 from rljob_trainer.environments.api import Policy, Task
 from rljob_trainer.environments.builtin import ToolUnusable, make_builtin
 from rljob_trainer.environments.loops import play_steps, play_tools
@@ -15,7 +17,7 @@ from rljob_trainer.rewards.load import LoadError, load_module, register_files
 from rljob_trainer.rewards.protocol import FunctionSetup
 
 FIELD = "spec.environment"
-DEFAULTS = ("rollout", "Environment")
+DEFAULTS = ("rollout", "Environment", "run")
 """Names that are looked for, in this order, without `entry` and `tools`."""
 
 Rollout = Callable[[Task, Policy], Awaitable[Any]]
@@ -26,6 +28,8 @@ def load_rollout(setup: Mapping[str, Any]) -> Rollout:
 
     Raises LoadError, naming the field, for code that cannot be loaded or that lacks what is named.
     """
+    if setup["code"]["command"]:
+        return _command(setup["code"]["command"], Path(setup["base_dir"]))
     base_dir, tools, builtin = Path(setup["base_dir"]), setup["tools"], setup["builtin_tools"]
     if not tools and not builtin:
         return _of_code(_function_setup(setup["code"]), base_dir)
@@ -66,7 +70,17 @@ def _of_class(entry: type, arguments: Mapping[str, Any]) -> Rollout:
     return partial(play_steps, partial(entry, **arguments))
 
 
+def _command(command: Sequence[str], base_dir: Path) -> Rollout:
+    if shutil.which(base_dir / command[0] if "/" in command[0] else command[0]) is None:
+        raise LoadError(f"{command[0]} is no program here: install it, or correct the name", f"{FIELD}.command[0]")
+    return partial(play_command, command, base_dir)
+
+
 def _function(entry: Callable[..., Any], arguments: Mapping[str, Any]) -> Rollout:
+    if is_agent(entry):
+        given = partial(entry, **arguments)
+        _bind(entry, ("task",), {**arguments, **dict.fromkeys(PARAMETERS)})
+        return partial(play_agent, given)
     if not inspect.iscoroutinefunction(entry):
         raise LoadError(f"{entry.__name__} is not async: write `async def {entry.__name__}`", f"{FIELD}.entry")
     _bind(entry, ("task", "policy"), arguments)

@@ -22,10 +22,12 @@ class Policy(Protocol):
     @property
     def max_tokens(self) -> int: ...
 
-    async def generate(self, token_ids: Ids, max_tokens: int | None = None) -> Completion:
+    async def generate(
+        self, token_ids: Ids, max_tokens: int | None = None, stop: tuple[str, ...] = ()
+    ) -> Completion:  # fmt: skip
         """The policy's next turn after these tokens [T], exactly as an engine sampled it.
 
-        max_tokens: fewer than a turn may have otherwise.
+        max_tokens: fewer than a turn may have otherwise. stop: strings that end it, besides the job's; they stay in it.
         """
 
     def restart(self) -> None:

@@ -12,23 +12,23 @@ from rljob_trainer.environments.tools import Tool, ToolBroken
 
 async def play_steps(make: Callable[[], Any], task: Task, policy: Policy) -> Episode:
     """reset, then answers and steps until one is done. The rewards of the steps are those of the turns."""
-    environment = await _called(make)
+    environment = await called(make)
     rewards: list[float] = []
     try:
         messages = list(task.messages)
-        if (first := _text(await _called(environment.reset, task), "reset")) is not None:
+        if (first := _text(await called(environment.reset, task), "reset")) is not None:
             messages.append({"role": "user", "content": first})
         with suppress(EpisodeOver):
             while True:  # chat raises EpisodeOver at a limit, so that the episode counts as truncated
                 answer = await policy.chat(messages)
-                observation, reward, done = _stepped(await _called(environment.step, answer["content"]))
+                observation, reward, done = _stepped(await called(environment.step, answer["content"]))
                 rewards.append(reward)
                 if done:
                     break
                 messages += [answer, {"role": "user", "content": observation}]
     finally:
         if callable(getattr(environment, "close", None)):
-            await _called(environment.close)
+            await called(environment.close)
     return Episode(turn_rewards=rewards)
 
 
@@ -59,14 +59,14 @@ async def _observed(tools: dict[str, Tool], function: dict[str, Any]) -> tuple[s
     if tool is None:
         return f"Error: there is no tool {function['name']!r}; there is {', '.join(tools)}", True
     try:
-        return str(await _called(tool.function, **tool.checked(function["arguments"]))), False
+        return str(await called(tool.function, **tool.checked(function["arguments"]))), False
     except ToolBroken:
         raise
     except Exception as error:  # noqa: BLE001  a tool may raise anything
         return f"Error: {type(error).__name__}: {error}", True
 
 
-async def _called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+async def called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Its value; in a thread unless it is async."""
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)

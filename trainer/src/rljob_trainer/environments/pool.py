@@ -11,7 +11,7 @@ that hangs costs its process once its other episodes have ended.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ import structlog
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import BuiltinTool, Environment
 from rljob_trainer.environments.conversation import Tokenized
+from rljob_trainer.environments.endpoint import Access, Asked, Endpoint
 from rljob_trainer.environments.environment import Policy
-from rljob_trainer.environments.process import EnvironmentProcess, Inbox, ProcessSettings
-from rljob_trainer.environments.session import Limits, Over, Refused, Session
+from rljob_trainer.environments.process import EnvironmentProcess, ProcessSettings
+from rljob_trainer.environments.replies import ToCode, ToRequest, answer
+from rljob_trainer.environments.session import Limits, Refused, Session
 from rljob_trainer.errors import EnvironmentFailed
 from rljob_trainer.types import Episode, EpisodeStatus, Task
 
@@ -59,7 +61,7 @@ class EnvironmentPool:
         self._spec, self._make_tokenized = spec, tokenized
         self._limits = Limits(spec.max_turns, spec.max_episode_tokens or tokens, spec.on_overflow, spec.on_truncated)
         self._timeout, self._deadline = parse_duration(spec.timeout), parse_duration(spec.deadline)
-        code = {name: getattr(spec, name) for name in ("path", "module", "source", "entry", "arguments")}
+        code = {name: getattr(spec, name) for name in ("path", "module", "source", "entry", "arguments", "command")}
         setup = {
             "code": code,
             "base_dir": str(base_dir.resolve()),
@@ -71,6 +73,7 @@ class EnvironmentPool:
         self._living: set[EnvironmentProcess] = set()
         self._starting = asyncio.Lock()
         self._private = asyncio.Semaphore(spec.processes)
+        self._endpoint = Endpoint()
         self._count = 0
 
     async def start(self) -> None:
@@ -82,6 +85,7 @@ class EnvironmentPool:
         """Kill all processes."""
         for process in self._living:
             process.end()
+        await self._endpoint.close()
 
     async def rollout(self, task: Task, policy: Policy) -> Episode:
         """Play one episode; one that fails again has no trajectories.
@@ -121,19 +125,21 @@ class EnvironmentPool:
         )  # fmt: skip
         answering: set[asyncio.Task[None]] = set()
         inbox = process.play(number, plain, session.sample)
+        access = Access(inbox)
         try:
-            return await self._follow(session, process, number, inbox, answering)
+            return await self._follow(session, process, number, access, answering)
         finally:
+            self._endpoint.shut(access)
             for each in answering:
                 each.cancel()
             process.forget(number)
 
     async def _follow(
-        self, session: Session, process: EnvironmentProcess, number: int, inbox: Inbox,
+        self, session: Session, process: EnvironmentProcess, number: int, access: Access,
         answering: "set[asyncio.Task[None]]",
     ) -> Episode:  # fmt: skip
         """Until the episode ends. The clocks run only while the policy answers nothing."""
-        loop, left = asyncio.get_running_loop(), self._deadline
+        loop, left, inbox = asyncio.get_running_loop(), self._deadline, access.inbox
         while True:
             start, seconds = loop.time(), None if answering else min(self._timeout, left)
             try:
@@ -143,19 +149,18 @@ class EnvironmentPool:
             left -= loop.time() - start if seconds is not None else 0
             match message:
                 case "call", int(call), str(method), argument:
-                    answering.add(
-                        asyncio.create_task(self._answer(session, process, number, call, method, argument, inbox))
-                    )
+                    value = self._endpoint.open(access) if method == "endpoint" else session.call(method, argument)
+                    answering.add(asyncio.create_task(answer(value, ToCode(process, number, call), inbox)))
+                case (Asked() as asked,):
+                    task = asyncio.create_task(answer(asked.ask(session), ToRequest(asked.reply), inbox))
+                    asked.given_up(task.cancel)
+                    answering.add(task)
                 case "answered", done, error:
                     answering.discard(done)
                     if error is not None:
                         raise error
-                case "end", reward, turn_rewards, dict(metrics):
-                    return _ended(session, reward, turn_rewards, metrics)
-                case "raised", str(reason):
-                    raise _Failed(reason)
-                case "lost", str(reason):
-                    raise _Failed(reason, lost=True)
+                case _ if (episode := _end(session, access, message)) is not None:
+                    return episode
 
     def _late(self, process: EnvironmentProcess, left: float) -> _Failed:
         """Why a try is over whose time is. The process may hang as a whole, so it gets no further episode."""
@@ -164,21 +169,6 @@ class EnvironmentPool:
             return _Failed("stopped its process", lost=True)
         limit = "deadline" if left <= self._timeout else "timeout"
         return _Failed(f"did not return within environment.{limit}", status="timed_out")
-
-    async def _answer(
-        self, session: Session, process: EnvironmentProcess, number: int, call: int, method: str, argument: Any,
-        inbox: Inbox,
-    ) -> None:  # fmt: skip
-        error: Exception | None = None
-        try:
-            process.send("answer", number, call, await session.call(method, argument))
-        except Over as over:
-            process.send("refuse", number, call, "over", str(over))
-        except Refused as refused:
-            process.send("refuse", number, call, "wrong", str(refused))
-        except Exception as wrong:  # noqa: BLE001  of an engine: the order fails
-            error = wrong
-        inbox.put_nowait(("answered", asyncio.current_task(), error))
 
     # ------------------------------------------------------------------ processes
 
@@ -223,11 +213,29 @@ def builtin_settings(tool: BuiltinTool) -> dict[str, Any]:
     return {"name": tool.name, "corpus": tool.corpus, "results": tool.results or 3, "seconds": seconds}
 
 
-def _ended(session: Session, reward: Any, turn_rewards: Any, metrics: dict[str, float]) -> Episode:
+def _end(session: Session, access: Access, message: tuple[Any, ...]) -> Episode | None:
+    """The episode, if this message ends it. Raises _Failed."""
+    match message:
+        case "end", reward, turn_rewards, dict(metrics):
+            return _ended(session, reward, turn_rewards, metrics, access)
+        case "raised", str() if access.over:  # a framework knows no EpisodeOver
+            return _ended(session, None, None, {}, access)
+        case "raised", str(reason):
+            raise _Failed(reason)
+        case "lost", str(reason):
+            raise _Failed(reason, lost=True)
+    return None
+
+
+def _ended(
+    session: Session, reward: Any, turn_rewards: Any, metrics: Mapping[str, float], access: Access
+) -> Episode:  # fmt: skip
     """The user's code can write to the connection, too: what it sends may be of any type."""
+    if reward is not None and access.reward is not None:
+        raise _Failed("returned a reward and posted another one to the endpoint")
     try:
-        numbers = {str(name): float(value) for name, value in metrics.items()}
+        numbers = {str(name): float(value) for name, value in {**access.metrics, **metrics}.items()}
         turns = None if turn_rewards is None else [float(each) for each in turn_rewards]
-        return session.episode(None if reward is None else float(reward), turns, numbers)
+        return session.episode(access.reward if reward is None else float(reward), turns, numbers)
     except (Refused, TypeError, ValueError) as error:
         raise _Failed(str(error)) from error

@@ -22,6 +22,7 @@ LOAD_SECONDS = 300.0  # the code may load large libraries
 _STARTS = 3  # tries, if a process is killed while it loads
 _LOOK_SECONDS = 0.5  # between looks for a process that a signal stopped
 _STDERR = 2
+_KINDS = ("call", "end", "raised")  # what a process may say of an episode
 _FOREIGN = """
 import importlib.util, sys
 folder = sys.argv.pop(1)
@@ -169,7 +170,7 @@ class EnvironmentProcess:
         try:
             return subprocess.Popen(
                 command,
-                env=reward_environment(os.environ, self.settings.variables),
+                env=_loopback(reward_environment(os.environ, self.settings.variables)),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output or _STDERR,  # stdout is for results
@@ -186,7 +187,7 @@ class EnvironmentProcess:
             while True:
                 kind, number, *rest = await read_json(self._reader)
                 inbox = self.playing.get(number) if isinstance(number, int) else None
-                if inbox is not None:
+                if inbox is not None and kind in _KINDS:
                     inbox.put_nowait((kind, *rest))
         except (WrongMessage, ValueError, TypeError):
             self._lose("wrote to the connection of its process")
@@ -224,3 +225,9 @@ class EnvironmentProcess:
             return f"ended its process with exit code {code}"
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
         return f"crashed its process: {signal.Signals(-code).name}{hint}"
+
+
+def _loopback(variables: dict[str, str]) -> dict[str, str]:
+    """The variables, so that a proxy which one of them names gets no requests to the endpoint."""
+    direct = {name: ",".join(filter(None, [variables.get(name), "127.0.0.1"])) for name in ("no_proxy", "NO_PROXY")}
+    return {**variables, **direct}

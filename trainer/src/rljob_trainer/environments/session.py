@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from rljob_trainer.data.rows import BadRow
 from rljob_trainer.engines.engine import Completion
-from rljob_trainer.environments.conversation import Conversation, Tokenized
+from rljob_trainer.environments.conversation import Conversation, Tokenized, before_stop
 from rljob_trainer.environments.environment import Policy
 from rljob_trainer.environments.recorder import Recorder
-from rljob_trainer.types import Episode, EpisodeStatus, Ids, Task
+from rljob_trainer.environments.texts import Texts
+from rljob_trainer.types import Episode, EpisodeStatus, Ids, Message, Task
 
 Filter = Literal["train", "mask", "drop"]
 
@@ -29,6 +30,30 @@ class Limits:
     on_truncated: Filter
 
 
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """What one request of an agent sets: most tokens of the turn, and strings that end it."""
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+class Chatted(NamedTuple):
+    """A turn of chat. prompt_tokens: of the whole conversation before the answer."""
+
+    message: Message
+    prompt_tokens: int
+    completion: Completion
+
+
+class Completed(NamedTuple):
+    """A turn that continues a text. text: without what ended it."""
+
+    text: str
+    prompt_tokens: int
+    completion: Completion
+
+
 class Over(Exception):
     """The policy takes no further turn."""
 
@@ -43,6 +68,7 @@ class Session:
     def __init__(self, task: Task, policy: Policy, tokenized: Tokenized, limits: Limits) -> None:
         self.task, self._policy, self._tokenized, self._limits = task, policy, tokenized, limits
         self._conversation, self._recorder = Conversation(task, tokenized), Recorder()
+        self._texts = Texts(tokenized)
         self._begun = 0
         self._cut = self._overflowed = False
         policy.restart()
@@ -58,7 +84,7 @@ class Session:
         """
         match method, argument:
             case "chat", {"messages": list(messages), "tools": list() | None as tools}:
-                return await self._chat(messages, tools or None)
+                return (await self.chat(messages, tools or None)).message
             case "generate", list(token_ids) if token_ids and all(isinstance(each, int) for each in token_ids):
                 return await self._generate(token_ids)
             case "encode", str(text):
@@ -93,24 +119,42 @@ class Session:
             return _filtered(episode, limits.on_overflow, f"did not fit environment.maxEpisodeTokens ({limits.tokens})")
         return _filtered(episode, limits.on_truncated, "ended at a limit of turns or tokens") if cut else episode
 
-    async def _chat(self, messages: Sequence[Any], tools: Any) -> Any:
+    async def chat(
+        self, messages: Sequence[Any], tools: Any, limits: TurnLimits = TurnLimits(), *, whole_calls: bool = False
+    ) -> Chatted:  # fmt: skip
+        """The policy's next message. whole_calls: see Conversation.answered. Raises as call."""
         if not messages or not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages):
             raise Refused("messages are a list of {role, content}, at least one")
         try:
             token_ids, prompt = self._conversation.prompt(messages, tools)
         except BadRow as error:
             raise Refused(str(error)) from error
-        completion = await self._turn(token_ids)
-        return self._conversation.answered(messages, tools, prompt, token_ids, completion.token_ids)
+        completion = await self._turn(token_ids, limits)
+        message = self._conversation.answered(
+            messages, tools, prompt, token_ids, completion.token_ids, stop=limits.stop, whole_calls=whole_calls
+        )
+        return Chatted(message, len(token_ids), completion)
+
+    async def complete(self, prompt: str | Sequence[int], limits: TurnLimits = TurnLimits()) -> Completed:
+        """The policy's continuation of a text or of tokens. Raises as call."""
+        token_ids = self._texts.prompt(prompt) if isinstance(prompt, str) else np.array(prompt, np.int32)
+        if not len(token_ids):
+            raise Refused("the prompt is empty")
+        completion = await self._turn(token_ids, limits)
+        if isinstance(prompt, str):
+            self._texts.answered(prompt, token_ids, completion.token_ids)
+        text = before_stop(self._tokenized.decode(completion.token_ids.tolist()), limits.stop)
+        return Completed(text, len(token_ids), completion)
 
     async def _generate(self, token_ids: Sequence[int]) -> list[Any]:
         completion = await self._turn(np.array(token_ids, np.int32))
         ids = completion.token_ids.tolist()
         return [ids, self._tokenized.decode(ids), completion.finish_reason]
 
-    async def _turn(self, token_ids: Ids) -> Completion:
+    async def _turn(self, token_ids: Ids, limits: TurnLimits = TurnLimits()) -> Completion:
         """Sample a turn and record it. Raises Over at a limit."""
-        room, most = self._limits.tokens - len(token_ids), self._policy.max_tokens
+        room = self._limits.tokens - len(token_ids)
+        most = min(self._policy.max_tokens, limits.max_tokens or self._policy.max_tokens)
         if self._begun == self._limits.turns:
             self._cut = True
             raise Over(f"environment.maxTurns is {self._limits.turns}")
@@ -120,7 +164,7 @@ class Session:
                 f"the context has {len(token_ids)} tokens, and environment.maxEpisodeTokens {self._limits.tokens}"
             )
         self._begun += 1
-        completion = await self._policy.generate(token_ids, min(most, room))
+        completion = await self._policy.generate(token_ids, min(most, room), limits.stop)
         if room < most and completion.finish_reason == "length":
             self._cut = self._overflowed = True
         self._recorder.add(token_ids, completion, self._policy.temperature)

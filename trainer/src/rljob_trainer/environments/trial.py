@@ -87,7 +87,7 @@ def play(trial: Trial, name: str, temperature: float) -> tuple[Episode, Decode]:
     ends = {*as_ids(tokenizer.eos_token_id), *as_ids(model.generation_config.eos_token_id)}
     parse = parser(trial.environment.tool_parser, tokenizer)
     tokenized = Tokenized(ChatFormat(tokenizer, trial.arguments), ends, parse)
-    policy = _LocalPolicy(model, tokenized.ends, trial.turn_tokens, temperature)
+    policy = _LocalPolicy(model, tokenized, trial.turn_tokens, temperature)
     tokens = min(trial.tokens, getattr(model.config, "max_position_embeddings", None) or trial.tokens)
     return asyncio.run(_played(trial, _task(trial, tokenizer, tokenized), policy, tokenized, tokens)), tokenized.text
 
@@ -121,26 +121,33 @@ class _LocalPolicy:
     """environment.Policy of a model of transformers, one token at a time."""
 
     model: "PreTrainedModel"
-    ends: set[int]
+    tokenized: Tokenized
     max_tokens: int
     temperature: float
     sample: int = 0
     turn: int = 0
 
-    async def generate(self, token_ids: Ids, max_tokens: int | None = None) -> Completion:
+    async def generate(
+        self, token_ids: Ids, max_tokens: int | None = None, stop: tuple[str, ...] = ()
+    ) -> Completion:  # fmt: skip
         self.turn += 1
-        return await asyncio.to_thread(self._sampled, token_ids, max_tokens or self.max_tokens)
+        return await asyncio.to_thread(self._sampled, token_ids, max_tokens or self.max_tokens, stop)
 
     def restart(self) -> None:
         self.turn = 0
 
+    def _ended(self, sampled: list[int], stop: tuple[str, ...]) -> bool:
+        if not sampled:
+            return False
+        return sampled[-1] in self.tokenized.ends or any(each in self.tokenized.text(sampled) for each in stop)
+
     @torch.no_grad()
-    def _sampled(self, token_ids: Ids, most: int) -> Completion:
+    def _sampled(self, token_ids: Ids, most: int, stop: tuple[str, ...]) -> Completion:
         generator = torch.Generator().manual_seed(self.turn)
         given, cache = torch.from_numpy(token_ids.astype(np.int64))[None], None
         sampled: list[int] = []
         log_probs: list[float] = []
-        while len(sampled) < most and not (sampled and sampled[-1] in self.ends):
+        while len(sampled) < most and not self._ended(sampled, stop):
             out = self.model(given, past_key_values=cache, use_cache=True)
             scores = torch.log_softmax(out.logits[0, -1].float() / (self.temperature or 1.0), dim=-1)
             greedy = self.temperature == 0
@@ -148,6 +155,6 @@ class _LocalPolicy:
             sampled.append(token)
             log_probs.append(float(scores[token]))
             given, cache = torch.tensor([[token]]), out.past_key_values
-        reason: FinishReason = "stop" if sampled[-1] in self.ends else "length"
+        reason: FinishReason = "stop" if self._ended(sampled, stop) else "length"
         ids = np.array(sampled, np.int32)
         return Completion("try", 0, ids, np.array(log_probs, np.float32), np.zeros_like(ids), reason)

@@ -71,7 +71,10 @@ def evaluate(
 
 def _check(spec: ResolvedSpec, ks: Sequence[int], samples: int) -> None:
     if spec.supervised_only:
-        raise JobError("preset sft has no rewards to evaluate with: choose an RL preset", field="spec.algorithm.preset")
+        raise JobError(
+            f"preset {spec.algorithm.preset} has no rewards to evaluate with: choose an RL preset",
+            field="spec.algorithm.preset",
+        )
     if spec.environment is not None:
         message = "eval samples one answer a prompt and plays no environment: validate in a run, or remove it"
         raise JobError(message, field="spec.environment")

@@ -105,6 +105,7 @@ def _environment(spec: ResolvedSpec, base_dir: Path) -> list[str | bytes]:
     return [
         _json(settings, spec.longest_sample, spec.data.template_arguments),
         _source(environment.path, environment.module, base_dir),
+        *(_source(part, None, base_dir) for part in environment.command if not Path(part).is_absolute()),
         *(_source(tool.corpus, None, base_dir) for tool in environment.builtin_tools),
     ]
 

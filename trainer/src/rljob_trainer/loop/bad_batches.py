@@ -19,7 +19,8 @@ def trained_rows(groups: Sequence[Group], advantages: Sequence[Floats], step: in
 
 def supervised_rows(examples: Sequence[SupervisedExample], step: int) -> Iterator[dict[str, Any]]:
     for example in examples:
-        yield {"step": step, "row": example.id} | _tokens(example.trajectory)
+        for row in example.rows:
+            yield {"step": step, "row": example.id} | _tokens(row)
 
 
 def _tokens(trajectory: Trajectory) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from rljob_api import ResolvedSpec
 from rljob_api.v1alpha1.algorithm import Advantage
-from rljob_trainer.advantage import AdvantageBatch, Turns, per_step
+from rljob_trainer.advantage import AdvantageBatch, Turns, pairs, per_step
 from rljob_trainer.errors import RewardError
 from rljob_trainer.loop.metrics import all_rewards
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.own.advantage import advantage_of
-from rljob_trainer.rank.plan import RankPlan, plan_step
+from rljob_trainer.rank.plan import RankPlan, plan_step, plan_units
 from rljob_trainer.types import Bools, Floats, GroupSummary, Trajectory, TurnSummary
 
 Indexes = NDArray[np.int64]
@@ -45,17 +45,22 @@ class StepBatch:
         return int(self.lengths.sum())
 
     @property
+    def pairs(self) -> int:
+        """Pairs of a preference loss, of which each counts as two trajectories."""
+        return sum(each.trajectories for each in self.totals) // 2
+
+    @property
     def episodes(self) -> int:
         return len(self.groups)
 
     def of_each(self, parts: Sequence[Sequence[Floats]]) -> list[Floats]:
-        """Of each trajectory 0..N-1, from what each rank has or computed, in the order of its plan."""
+        """Of each trajectory 0..N-1, from what each rank has or computed, in the order of its plan; 0 if none does."""
         by_index = {
             index: values
             for plan, part in zip(self.plans, parts, strict=True)
             for index, values in zip(plan.samples, part, strict=True)
         }
-        return [by_index[index] for index in range(len(self.owners))]
+        return [by_index.get(i, np.zeros(count, np.float32)) for i, count in enumerate(self.loss_tokens)]
 
 
 def batch_of_groups(groups: Sequence[GroupSummary], spec: ResolvedSpec) -> StepBatch:
@@ -73,6 +78,13 @@ def batch_of_groups(groups: Sequence[GroupSummary], spec: ResolvedSpec) -> StepB
     lengths = np.array([tokens for group in groups for tokens in group.tokens])
     loss_tokens = np.array([tokens for group in groups for tokens in group.loss_tokens])
     positive = (all_rewards(groups) > 0)[owners]
+    if spec.pairs:
+        per_episode = np.bincount(owners, weights=loss_tokens, minlength=len(group_of)).astype(np.int64)
+        units = [
+            _trajectories_of(pair, owners, loss_tokens) for pair in pairs(all_rewards(groups), group_of, per_episode)
+        ]
+        parts = [[unit for unit in units if part_of[unit[0]] == part] for part in range(len(minibatches))]
+        return _batch_of_units(parts, group_of, owners, lengths, loss_tokens, positive, spec)
     made = _batch(minibatches, group_of, owners, lengths, loss_tokens, positive, spec)
     if critic is None:
         return made
@@ -89,11 +101,34 @@ def _joined(batch: StepBatch, count: int) -> tuple[list[RankPlan], list[BatchTot
 
 
 def batch_of_rows(rows: Sequence[Trajectory], spec: ResolvedSpec) -> StepBatch:
-    """One minibatch of supervised rows."""
+    """One minibatch of supervised rows; with preset dpo of pairs: preferred, rejected, preferred, ..."""
     lengths = np.array([len(row.token_ids) for row in rows])
     loss_tokens = np.array([row.loss_tokens for row in rows])
     every = np.arange(len(rows))
-    return _batch([every], every, every, lengths, loss_tokens, np.zeros(len(rows), np.bool_), spec)
+    positive = np.zeros(len(rows), np.bool_)
+    if spec.pairs and spec.supervised_only:
+        units = [[first, first + 1] for first in range(0, len(rows), 2)]
+        return _batch_of_units([units], every, every, lengths, loss_tokens, positive, spec)
+    return _batch([every], every, every, lengths, loss_tokens, positive, spec)
+
+
+def _trajectories_of(pair: tuple[int, int], owners: Indexes, loss_tokens: Indexes) -> list[int]:
+    """Those of both episodes that have tokens in the loss."""
+    return [int(each) for episode in pair for each in np.flatnonzero((owners == episode) & (loss_tokens > 0))]
+
+
+def _batch_of_units(
+    minibatches: list[list[list[int]]], groups: Indexes, owners: Indexes, lengths: Indexes, loss_tokens: Indexes,
+    positive: Bools, spec: ResolvedSpec,
+) -> StepBatch:  # fmt: skip
+    """As _batch, of pairs alone, each of which is seen by one pass. Trajectories in no pair take no part."""
+    plans = plan_units(lengths.tolist(), minibatches, spec.ranks, spec.actor.tokens_per_micro_batch)
+    parts = [np.array(list(chain(*units)), np.int64) for units in minibatches]
+    totals = [
+        replace(_totals(part, loss_tokens, positive), trajectories=2 * len(units))
+        for part, units in zip(parts, minibatches, strict=True)
+    ]
+    return StepBatch(plans, totals, groups, owners, lengths, loss_tokens)
 
 
 def _batch(
@@ -103,15 +138,16 @@ def _batch(
     """positive: [N], trajectories of episodes with a reward above 0."""
     parts = [minibatch.tolist() for minibatch in minibatches]
     plans = plan_step(lengths.tolist(), parts, spec.ranks, spec.actor.tokens_per_micro_batch)
-    totals = [
-        BatchTotals(
-            tokens=int(loss_tokens[part].sum()),
-            trajectories=int((loss_tokens[part] > 0).sum()),
-            positive_tokens=int(loss_tokens[part][positive[part]].sum()),
-        )
-        for part in minibatches
-    ]
+    totals = [_totals(part, loss_tokens, positive) for part in minibatches]
     return StepBatch(plans, totals, groups, owners, lengths, loss_tokens)
+
+
+def _totals(part: Indexes, loss_tokens: Indexes, positive: Bools) -> BatchTotals:
+    return BatchTotals(
+        tokens=int(loss_tokens[part].sum()),
+        trajectories=int((loss_tokens[part] > 0).sum()),
+        positive_tokens=int(loss_tokens[part][positive[part]].sum()),
+    )
 
 
 def advantages(

@@ -116,7 +116,7 @@ class Loop:
         assert self.state.examples is not None
         before = self.state.state_dict()
         examples = self.state.examples.next(supervised_batch(self.spec))
-        rows = [example.trajectory for example in examples]
+        rows = [row for example in examples for row in example.rows]
         batch = batch_of_rows(rows, self.spec)
         rate = learning_rate_of(self.spec, step)
         self.state.advance(self.fingerprint, [example.id for example in examples])

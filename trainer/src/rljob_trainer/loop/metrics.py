@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rljob_trainer.losses.covariance import CovarianceSums
-from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.diagnostics import ImportanceDiagnostics, ImportanceSums
+from rljob_trainer.losses.preference import PreferenceSums
 from rljob_trainer.losses.spread import added, reported
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import Updated, Usage
@@ -113,6 +114,7 @@ def supervised_metrics(parts: Sequence[Updated], learning_rate: float) -> Metric
         names.ACTOR_UPDATES_SKIPPED: float(len(skipped)),
         names.ACTOR_LEARNING_RATE: learning_rate,
         **usage_metrics([part.usage for part in parts]),
+        **sum((each.preference for each in sums), start=PreferenceSums()).metrics(),
     }
     return _finite(metrics)
 
@@ -137,7 +139,8 @@ def idle_metrics(times: Mapping[str, float]) -> Metrics:
 
 def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: bool) -> Metrics:
     """parts: of every rank. kl_in_loss: whether a KL estimate acts in the loss."""
-    importance = sum((part.importance for part in parts), start=ImportanceSums()).finish()
+    tokens = sum((part.importance for part in parts), start=ImportanceSums())
+    importance = tokens.finish() if tokens.count else ImportanceDiagnostics(None, None, 1.0)  # no group made a pair
     if parts[0].sums.minibatches:
         metrics = supervised_metrics(parts, learning_rate) | {
             names.ACTOR_CLIP_FRACTION: sum(part.sums.clipped for part in parts) / _tokens(parts),

@@ -251,7 +251,8 @@ class ReinforcedSteps:
             found = self._advantages(groups, batch, penalties)
             recorded()
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
-        mark = self.state.mark("rl", before, metrics | kl | found.metrics, batch.tokens)
+        pairs = {names.GROUPS_PAIRS: float(batch.pairs)} if self.spec.pairs else {}
+        mark = self.state.mark("rl", before, metrics | pairs | kl | found.metrics, batch.tokens)
         with self.reporting.phase("update"):
             updating = self.ranks.update(
                 found.advantages, rate, self.state.kl.coefficient, mark, self.state.gradients.bound, found.orders

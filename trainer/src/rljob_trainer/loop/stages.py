@@ -11,7 +11,7 @@ from rljob_trainer.rank.learning_rate import learning_rate
 def with_length(spec: ResolvedSpec, rows: int) -> ResolvedSpec:
     """The spec with the real number of steps, on which schedules depend: training.epochs may end the run earlier.
 
-    rows: of the training data, or of the supervised data of preset sft.
+    rows: of the training data, or of the data of presets sft and dpo.
     """
     training = spec.training
     if training.epochs is None:

@@ -56,7 +56,8 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
     actor, data, rollout, lora = spec.actor, spec.data, spec.rollout, spec.model.lora
     copied = lora is None or bool(spec.sft or lora.path or spec.algorithm.kl.refresh_every)
     longest = spec.longest_sample
-    samples = data.prompts_per_step if spec.supervised_only else actor.mini_batch_size * rollout.samples_per_prompt
+    prompts = data.prompts_per_step if spec.supervised_only else actor.mini_batch_size
+    samples = prompts * (2 if spec.pairs else 1 if spec.supervised_only else rollout.samples_per_prompt)
     each = -(-samples // spec.ranks) * longest  # tokens of a rank in a minibatch, at most
     return Work(
         shards=spec.ranks // actor.fsdp.replicas,
@@ -69,7 +70,7 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
         reshard=actor.fsdp.reshard_after_forward,
         host_weights=actor.fsdp.offload in {"parameters", "all"},
         host_optimizer=actor.fsdp.offload in {"optimizer", "all"},
-        reference=spec.needs_reference and copied and not spec.supervised_only,
+        reference=spec.needs_reference and copied,
         bucket=rollout.weight_sync.bucket_mib << 20,
         engines=0 if spec.supervised_only else rollout.engines_per_gpu,
         share=rollout.gpu_memory_utilization if rollout.engine == "vllm" else 0.0,

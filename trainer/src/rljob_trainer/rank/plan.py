@@ -13,6 +13,7 @@ one.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,24 @@ def plan_step(
     """
     planned = [_plan_minibatch(lengths, minibatch, ranks, token_budget) for minibatch in minibatches]
     return [RankPlan(tuple(minibatch[rank] for minibatch in planned)) for rank in range(ranks)]
+
+
+def plan_units(
+    lengths: Sequence[int], minibatches: Sequence[Sequence[Sequence[int]]], ranks: int, token_budget: int
+) -> list[RankPlan]:
+    """As plan_step, of units of samples that stay together, in their order, in one pass of one rank."""
+    units = [unit for minibatch in minibatches for unit in minibatch]
+    ends = list(accumulate(map(len, minibatches), initial=0))
+    parts = [range(first, last) for first, last in pairwise(ends)]
+    plans = plan_step([sum(lengths[each] for each in unit) for unit in units], parts, ranks, token_budget)
+    return [
+        RankPlan(tuple(tuple(_members(units, part) for part in minibatch) for minibatch in plan.minibatches))
+        for plan in plans
+    ]
+
+
+def _members(units: Sequence[Sequence[int]], chosen: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sample for unit in chosen for sample in units[unit])
 
 
 def _plan_minibatch(

@@ -60,7 +60,7 @@ from rljob_trainer.rank.results import (
 )
 from rljob_trainer.rank.sending import bucket_bytes, send, sent_tensors
 from rljob_trainer.rank.settings import RankSettings
-from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
+from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_pairs, shard_of_rows, split
 from rljob_trainer.rank.sharding import COMPUTE_DTYPES
 from rljob_trainer.rank.step import Trainee, queue_policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
@@ -78,7 +78,7 @@ M = TypeVar("M", bound=nn.Module)
 class Rank(RankCalls):
     """Holds one shard of each model.
 
-    policy, reference: the reference is there in RL, if the algorithm compares with it.
+    policy, reference: the reference is there in RL, or with preset dpo, if the algorithm compares with it.
     critic: what trains it, in RL with advantage gae. average: of the policy since the stage began (actor.emaDecay).
     others: further models, which are saved and restored with these.
     correction: of the difference between engine and trainer. rejection: its mask; None: all tokens stay.
@@ -153,7 +153,7 @@ class Rank(RankCalls):
         self.trainee = self.training(self.policy)
         if self.spec.actor.ema_decay is not None:
             self.average = Average(self.policy, self.spec.actor.ema_decay)
-        if stage == "rl" and self.spec.needs_reference:
+        if self.spec.needs_reference and (stage == "rl" or self.spec.supervised_only):
             self.reference = reference_of(self.policy, self.spec, self.folder, self.mesh)
         if stage == "rl" and self.spec.critic is not None:
             role = critic_of(self.policy, self.spec, self.folder, self.critic_folder, self.mesh, self.device)
@@ -202,8 +202,13 @@ class Rank(RankCalls):
     ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         self._state = None
-        shard, meter = shard_of_rows(plan, totals, rows), UpdateMeter(self.device)
-        sums = supervised_step(self.trainee, shard, learning_rate, norm_bound)
+        pairs, meter = self.spec.pairs and self.spec.supervised_only, UpdateMeter(self.device)
+        shard = (shard_of_pairs if pairs else shard_of_rows)(plan, totals, rows)
+        if pairs:
+            self._score_with_reference(shard)
+            sums = queue_policy_step(self.trainee, shard, self.spec, learning_rate, 0.0, norm_bound).read()
+        else:
+            sums = supervised_step(self.trainee, shard, learning_rate, norm_bound)
         self._follow()
         updated = Updated(sums, usage=meter.read(shard, [(self.policy.module, 1)]))
         self._state = RankState(training_state, updated)
@@ -219,14 +224,17 @@ class Rank(RankCalls):
         bypass = self.correction.bypass_mode
         if self._scores_first(len(totals)):
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
-        if self.reference is not None:
-            self.saver.wait_staged()  # its adapter may take the place of the policy's
-            with self.reference.scoring() as policy:
-                score_samples(policy, shard, "reference_log_probs", self.device)
+        self._score_with_reference(shard)
         if not bypass and self.correction.rollout_is != "none":
             weigh(shard.ordered, self.correction)
         self._shard = shard if bypass or self.rejection is None else without_rejected(shard, self.rejection)
         return self._token_kl(shard) if self.spec.kl_in_reward else None
+
+    def _score_with_reference(self, shard: Shard) -> None:
+        if self.reference is not None:
+            self.saver.wait_staged()  # its adapter may take the place of the policy's
+            with self.reference.scoring() as policy:
+                score_samples(policy, shard, "reference_log_probs", self.device)
 
     def _scores_first(self, minibatches: int) -> bool:
         """Whether the old log-probabilities are computed before the pass that trains."""

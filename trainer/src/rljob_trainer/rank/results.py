@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.preference import PreferenceSums
 from rljob_trainer.losses.spread import Spreads
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.plan import RankPlan
@@ -64,6 +65,7 @@ class StepSums:
     skipped: norms of gradients that were too large or not finite; no step was made of them.
     drift: sum over those tokens of the KL estimate from the policy at the start of the step.
     covariance: sums over those tokens of log-probability and advantage.
+    preference: sums over the pairs of a preference loss.
     """
 
     loss: float
@@ -77,6 +79,7 @@ class StepSums:
     trajectories: int = 0
     minibatches: int = 0
     skipped: list[float] = field(default_factory=list)
+    preference: PreferenceSums = field(default_factory=PreferenceSums)
 
 
 @dataclass(frozen=True, slots=True)

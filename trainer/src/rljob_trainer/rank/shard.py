@@ -33,6 +33,7 @@ class ShardSample:
     mask: [R], whether the token still counts in the loss (masking.py); None if all do.
     weights: [R], importance weights of the loss (correcting.py); None if all are 1.
     chosen: [R], whether the loss treats the token apart (choosing.py); None if it knows no such tokens.
+    group: number of the group that it belongs to, or of the supervised row; with pairs, of the pair.
     positive: whether the reward of its episode is above 0.
     loss_tokens: R.
     """
@@ -49,6 +50,7 @@ class ShardSample:
     weights: Floats | None = None
     chosen: Bools | None = None
     positive: bool = False
+    group: int = 0
     loss_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,11 +91,11 @@ class Shard:
 def shard_of_groups(plan: RankPlan, totals: Sequence[BatchTotals], groups: Sequence[Group]) -> Shard:
     """The rank's part of a rollout; sample indices count trajectories through groups and their episodes."""
     wanted = set(plan.samples)
-    episodes = (episode for group in groups for episode in group.episodes)
-    every = enumerate((each, episode.reward) for episode in episodes for each in episode.trajectories)
+    episodes = ((number, episode) for number, group in enumerate(groups) for episode in group.episodes)
+    every = enumerate((each, episode.reward, number) for number, episode in episodes for each in episode.trajectories)
     samples = {
-        index: ShardSample(each, each.log_probs[each.in_loss], positive=reward > 0)
-        for index, (each, reward) in every
+        index: ShardSample(each, each.log_probs[each.in_loss], positive=reward > 0, group=number)
+        for index, (each, reward, number) in every
         if index in wanted
     }
     return Shard(plan, tuple(totals), samples)
@@ -101,7 +103,15 @@ def shard_of_groups(plan: RankPlan, totals: Sequence[BatchTotals], groups: Seque
 
 def shard_of_rows(plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory]) -> Shard:
     """The rank's part of a supervised batch."""
-    return Shard(plan, tuple(totals), {index: ShardSample(rows[index]) for index in plan.samples})
+    return Shard(plan, tuple(totals), {index: ShardSample(rows[index], group=index) for index in plan.samples})
+
+
+def shard_of_pairs(plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory]) -> Shard:
+    """The rank's part of a batch of pairs. rows: a preferred response, its rejected one, the next pair, ..."""
+    samples = {index: ShardSample(rows[index], group=index // 2) for index in plan.samples}
+    for index, sample in samples.items():
+        sample.advantages = np.full(sample.loss_tokens, -1 if index % 2 else 1, np.float32)
+    return Shard(plan, tuple(totals), samples)
 
 
 def column(samples: Sequence[ShardSample], name: Column) -> Tensor:

@@ -22,8 +22,9 @@ from rljob_trainer.losses.correction import LogRatios, importance_weights
 from rljob_trainer.losses.covariance import BY_COVARIANCE, CovarianceSums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import PolicyBatch
-from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO, bounded_exp
+from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO, Pairs, bounded_exp
 from rljob_trainer.losses.positive import positive_nll
+from rljob_trainer.losses.preference import PREFERENCE, PreferenceSums
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.own.loss import loss_of
 from rljob_trainer.rank.choosing import choose_tokens
@@ -42,6 +43,10 @@ LEAST_WEIGHT = 1e-10
 """Added to a weight before its logarithm, which IcePop may have made 0. verl has the same."""
 
 
+_SUMS = 8
+"""Sums over tokens, before those over pairs."""
+
+
 @dataclass(frozen=True, slots=True)
 class PassTerms:
     """What one pass adds to the sums; [T] each, of the tokens in the loss.
@@ -49,6 +54,7 @@ class PassTerms:
     kl: from the reference, if it acts in the loss. clipped: bool. drift: the KL estimate from the policy at the start
     of the step. advantages, log_probs: as in the loss. The last four are None in a supervised step. The critic's passes
     have clipped alone.
+    preference: [6], sums over the pairs of a preference loss.
     """
 
     entropies: Tensor | None = None
@@ -57,13 +63,15 @@ class PassTerms:
     drift: Tensor | None = None
     advantages: Tensor | None = None
     log_probs: Tensor | None = None
+    preference: Tensor | None = None
 
 
 @dataclass(slots=True)
 class RunningSums:
     """StepSums as they grow, on the device.
 
-    values: loss, entropy, kl, clipped, drift, advantage, log_prob and advantage x log_prob, [8] float64.
+    values: loss, entropy, kl, clipped, drift, advantage, log_prob and advantage x log_prob, [8] float64; then [6] of
+        pairs, as PreferenceSums.
     grad_norms: a scalar of each optimizer step.
     """
 
@@ -76,7 +84,7 @@ class RunningSums:
 
     @classmethod
     def on(cls, device: torch.device, norm_bound: float) -> "RunningSums":
-        return cls(torch.zeros(8, dtype=torch.float64, device=device), norm_bound=norm_bound)
+        return cls(torch.zeros(_SUMS + len(PREFERENCE), dtype=torch.float64, device=device), norm_bound=norm_bound)
 
     @torch.no_grad()
     def add(
@@ -92,6 +100,8 @@ class RunningSums:
             if value is not None:
                 counting = value if mask is None else torch.where(mask, value, 0)
                 self.values[index] += counting.sum(dtype=torch.float64)
+        if terms.preference is not None:
+            self.values[_SUMS:] += terms.preference
         self.tokens += tokens
         self.trajectories += trajectories
 
@@ -108,13 +118,14 @@ class RunningSums:
         """Wait for the device."""
         norms = [each.to(self.values.device, torch.float64).view(1) for each in self.grad_norms]
         loss, entropy, kl, clipped, drift, *others = torch.cat([self.values, *norms]).tolist()
-        advantages, log_probs, products, *grad_norms = others
+        advantages, log_probs, products, *others = others
+        preference, grad_norms = PreferenceSums(*others[: len(PREFERENCE)]), others[len(PREFERENCE) :]
         covariance = CovarianceSums(float(self.tokens), advantages, log_probs, products)
         skipped = [norm for norm in grad_norms if not norm <= self.norm_bound]
         made = [norm for norm in grad_norms if norm <= self.norm_bound]
         return StepSums(
             loss, entropy, kl, clipped, self.tokens, made, drift, covariance, self.trajectories, self.minibatches,
-            skipped,
+            skipped, preference,
         )  # fmt: skip
 
 
@@ -261,7 +272,7 @@ def _policy_pass(
     if not samples:
         trainee.backward(log_probs.sum())  # idle: a gradient of zero, for every rank takes part in the collectives
         return log_probs.detach()
-    batch = _policy_batch(log_probs, samples, bypass=algorithm.rollout_correction.bypass_mode)
+    batch = _policy_batch(log_probs, samples, spec)
     per_token, terms = _token_losses(batch, entropies, spec, kl_coefficient)
     loss = (loss_weights(samples, totals, spec, device) * per_token).sum()
     if algorithm.positive_nll_coefficient > 0:
@@ -283,9 +294,9 @@ def packed(policy: PackedModel, samples: Sequence[ShardSample], device: torch.de
     return policy.pack([sample.trajectory for sample in samples], device)
 
 
-def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample], *, bypass: bool) -> PolicyBatch:
-    """bypass: the engine's log-probabilities take the place of the old ones."""
-    device = log_probs.device
+def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample], spec: ResolvedSpec) -> PolicyBatch:
+    """In a bypass, the engine's log-probabilities take the place of the old ones."""
+    device, bypass = log_probs.device, spec.algorithm.rollout_correction.bypass_mode
     return PolicyBatch(
         log_probs,
         on_device(column(samples, "advantages"), device),
@@ -296,7 +307,16 @@ def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample], *, bypass: 
         lengths=on_device(torch.from_numpy(loss_tokens(samples)), device),
         weights=column_if_known(samples, "weights", device),
         chosen=column_if_known(samples, "chosen", device),
+        pairs=_pairs(samples, device) if spec.pairs else None,
     )
+
+
+def _pairs(samples: Sequence[ShardSample], device: torch.device) -> Pairs:
+    """samples: pair after pair."""
+    _, starts, counts = np.unique([sample.group for sample in samples], return_index=True, return_counts=True)
+    order = np.argsort(starts)
+    lengths = np.add.reduceat(loss_tokens(samples), starts[order])
+    return Pairs(*(on_device(torch.from_numpy(each), device) for each in (lengths, counts[order])))
 
 
 def loss_weights(
@@ -320,7 +340,9 @@ def _token_losses(
     if algorithm.kl.placement == "loss" and reference is not None:
         kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference, algorithm.kl.clip)
         per_token = per_token + kl_coefficient * kl
-    return per_token, PassTerms(entropies, kl, terms.clipped, _drift(batch), batch.advantages, batch.log_probs)
+    return per_token, PassTerms(
+        entropies, kl, terms.clipped, _drift(batch), batch.advantages, batch.log_probs, terms.preference
+    )
 
 
 def weighted(per_token: Tensor, batch: PolicyBatch, algorithm: ResolvedAlgorithm) -> Tensor:

@@ -75,10 +75,13 @@ class EpisodePolicy:
     def max_tokens(self) -> int:
         return self.sampling.max_tokens
 
-    async def generate(self, token_ids: Ids, max_tokens: int | None = None) -> Completion:
+    async def generate(
+        self, token_ids: Ids, max_tokens: int | None = None, stop: tuple[str, ...] = ()
+    ) -> Completion:  # fmt: skip
         seed = turn_seed(self.seed, self.task.id, self.sample, self.turn)
         owner = f"{self.task.id}/{self.turn}" if self.shares else f"{self.task.id}/{self.sample}/{self.turn}"
-        sampling = self.sampling if max_tokens is None else replace(self.sampling, max_tokens=max_tokens)
+        most = self.sampling.max_tokens if max_tokens is None else max_tokens
+        sampling = replace(self.sampling, max_tokens=most, stop=(*self.sampling.stop, *stop))
         self.turn += 1
         completion = await self.generation.generate(owner, token_ids, sampling, seed)
         self.heard()

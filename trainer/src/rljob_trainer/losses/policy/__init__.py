@@ -6,6 +6,7 @@ from rljob_api.v1alpha1.algorithm import Loss
 from rljob_trainer.losses.policy.cispo import cispo
 from rljob_trainer.losses.policy.clip import clip
 from rljob_trainer.losses.policy.decoupled_clip import decoupled_clip
+from rljob_trainer.losses.policy.dpo import dpo
 from rljob_trainer.losses.policy.dppo import dppo_kl, dppo_tv
 from rljob_trainer.losses.policy.dual_clip import dual_clip
 from rljob_trainer.losses.policy.entropy_mechanism import clip_cov, kl_cov
@@ -30,6 +31,7 @@ LOSSES: Mapping[Loss, PolicyLoss] = {
     "dppo_tv": dppo_tv,
     "dppo_kl": dppo_kl,
     "topr": topr,
+    "dpo": dpo,
 }
 
 __all__ = ["LOSSES", "LossTerms", "PolicyBatch", "PolicyLoss"]

@@ -14,6 +14,26 @@ whole step NaN; at 20 the ratio is 5e8, far above any useful step. Beyond the bo
 
 
 @dataclass(frozen=True, slots=True)
+class Pairs:
+    """P pairs of a preferred and a rejected response, side by side in a batch.
+
+    lengths: [P], int64, tokens of each pair. trajectories: [P], of each pair: two, or more of episodes in parts.
+    """
+
+    lengths: Tensor
+    trajectories: Tensor
+
+    def sums(self, values: Tensor) -> Tensor:
+        """[T] -> [P]: the sum over each pair's tokens, in a fixed order."""
+        return torch.segment_reduce(values, "sum", lengths=self.lengths, initial=0, unsafe=True)
+
+    def spread(self, losses: Tensor) -> Tensor:
+        """[P] -> [T]: every token gets its pair's loss; a pair of more trajectories than two counts no more."""
+        weighted = losses * (2 / self.trajectories)
+        return weighted.repeat_interleave(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyBatch:
     """T tokens in the loss, flat: trajectory 0, then trajectory 1, ... Tensors are [T], float32, unless it says so.
 
@@ -26,6 +46,7 @@ class PolicyBatch:
         so what a loss computes over a sequence does not depend on the split into micro-batches and ranks.
     weights: importance weights of each token's loss; None: all are 1.
     chosen: bool, the tokens that `losses.covariance` chose in the whole minibatch; None: none.
+    pairs: of a loss that compares responses; it has no mask. A micro-batch holds whole pairs. None for other losses.
     """
 
     log_probs: Tensor
@@ -37,6 +58,7 @@ class PolicyBatch:
     lengths: Tensor | None = None
     weights: Tensor | None = None
     chosen: Tensor | None = None
+    pairs: Pairs | None = None
 
     def log_ratio(self) -> Tensor:
         """log pi(token) - log pi_old(token), [T]."""
@@ -70,10 +92,12 @@ class LossTerms:
 
     per_token: [T], to be minimised, with the gradient of log_probs.
     clipped: [T], bool, tokens whose gradient a bound made 0 or smaller.
+    preference: [6], float64, losses.preference.PreferenceSums; None without pairs.
     """
 
     per_token: Tensor
     clipped: Tensor
+    preference: Tensor | None = None
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
