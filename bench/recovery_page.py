@@ -6,7 +6,9 @@ from typing import Final, Literal, get_args
 
 PAGE: Final = "recovery.md"
 
-Part = Literal["recovery_local.md", "recovery_gpu.md", "recovery_cluster.md", "recovery_scenarios.md"]
+Part = Literal[
+    "recovery_local.md", "recovery_gpu.md", "recovery_ranks.md", "recovery_cluster.md", "recovery_scenarios.md"
+]
 
 
 def write_part(folder: Path, part: Part, text: str) -> None:

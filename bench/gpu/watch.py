@@ -1,5 +1,6 @@
-"""The memory that all processes take of the first GPU, looked at twenty times a second."""
+"""The memory that all processes take of the first visible GPU, looked at twenty times a second."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,12 @@ def _look(watch: Watch, ended: threading.Event) -> None:
 
         with suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
-            gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(_first_visible())
             while not ended.wait(EVERY):
                 watch.seen.append((time.time(), int(pynvml.nvmlDeviceGetMemoryInfo(gpu).used)))
+
+
+def _first_visible() -> int:
+    """NVML's index of CUDA's first GPU."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+    return int(first) if first.isdecimal() else 0

@@ -1,8 +1,11 @@
 """learning.png, from the results that the page shows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle
+from math import ceil
 from statistics import mean
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,37 +27,52 @@ _MARKERS = "os^Dv*"
 """Each line has them at validations of its own: where lines are one, its markers say whose it is."""
 
 
+COLUMNS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Some arms of a task. one_seed: only their runs with seed 0. goal: whether its line is drawn."""
+
+    task: Task
+    title: str
+    roles: tuple[Role, ...]
+    one_seed: bool = False
+    goal: bool = False
+
+
+PANELS: Final = (
+    *(Panel(task, "", ("main", "held", "control"), goal=True) for task in TASKS),
+    Panel(REVERSE_TEXT, ": presets", ("main", "preset")),
+    Panel(REVERSE_TEXT, ": vLLM, LoRA and TRL", ("main", "engine", "trl")),
+    Panel(REVERSE_TEXT, ": advantages, seed 0", ("main", "advantage"), one_seed=True),
+    Panel(REVERSE_TEXT, ": losses, 4 updates a step, seed 0", ("loss",), one_seed=True),
+    Panel(SMOLLM2, ": LoRA and TRL", ("main", "engine", "trl")),
+    Panel(COUNTDOWN, ": PPO", ("main", "preset")),
+)
+
+
 def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
-    """Above, each task with its controls; then tasks beside TRL and LoRA, and reverse-text by preset and its parts."""
-    drawn = Figure(figsize=(25, 7.5), layout="constrained", facecolor="white")
+    """Each task with its controls, then what is compared; without panels that have fewer than two lines."""
+    panels = [(panel, runs) for panel in PANELS if len(runs := _of(found, panel)) > 1]
+    rows = max(1, ceil(len(panels) / COLUMNS))
+    drawn = Figure(figsize=(4.25 * COLUMNS, 3.75 * rows), layout="constrained", facecolor="white")
     FigureCanvasAgg(drawn)
-    axes = drawn.subplots(2, 6).ravel()
-    for place, task in zip(axes, TASKS, strict=False):
-        _panel(place, task.name, _of(found, task, ("main", "held", "control")), goal=task)
-    others: list[tuple[Task, str, tuple[Role, ...], bool]] = [
-        (REVERSE_TEXT, "presets", ("main", "preset"), False),
-        (REVERSE_TEXT, "vLLM, LoRA and TRL", ("main", "engine", "trl"), False),
-        (REVERSE_TEXT, "advantages, seed 0", ("main", "advantage"), True),
-        (REVERSE_TEXT, "losses, 4 updates a step, seed 0", ("loss",), True),
-        (SMOLLM2, "LoRA and TRL", ("main", "engine", "trl"), False),
-        (COUNTDOWN, "PPO", ("main", "preset"), False),
-    ]
-    for place, (task, title, roles, one_seed) in zip(axes[len(TASKS) :], others, strict=False):
-        runs = _of(found, task, roles)
-        if one_seed:
-            runs = {name: one for name, each in runs.items() if (one := of_one_seed(each))}
-        _panel(place, f"{task.name}: {title}", runs)
-    for place in axes[len(TASKS) + len(others) :]:
+    axes = drawn.subplots(rows, COLUMNS, squeeze=False).ravel()
+    for place, (panel, runs) in zip(axes, panels, strict=False):
+        _draw(place, panel, runs)
+    for place in axes[len(panels) :]:
         place.set_axis_off()
     return drawn
 
 
-def _of(found: Sequence[tuple[Arm, list[Result]]], task: Task, roles: Sequence[Role]) -> Runs:
-    return {arm.name: runs for arm, runs in found if arm.task is task and arm.role in roles}
+def _of(found: Sequence[tuple[Arm, list[Result]]], panel: Panel) -> Runs:
+    runs = {arm.name: each for arm, each in found if arm.task is panel.task and arm.role in panel.roles}
+    return {name: one for name, each in runs.items() if (one := of_one_seed(each))} if panel.one_seed else runs
 
 
-def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None:
-    axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
+def _draw(axes: Axes, panel: Panel, runs: Runs) -> None:
+    axes.set_title(f"{panel.task.name}{panel.title}", fontsize=10, fontweight="bold", loc="left")
     count = len(runs)
     looks = zip(cycle(COLOURS), cycle(_DASHES), cycle(_MARKERS), strict=False)  # 7 colours with 6 others: 42 pairs
     for number, ((name, each), (colour, dashes, marker)) in enumerate(zip(runs.items(), looks, strict=False)):
@@ -66,18 +84,13 @@ def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None
         )  # fmt: skip
         if len(each) > 1:
             axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-    if goal is not None and runs:
-        main = next(iter(runs.values()))
-        level = goal.level(mean(run.start for run in main))
+    if panel.goal:
+        level = panel.task.level(mean(run.start for run in next(iter(runs.values()))))
         axes.axhline(level, color="#888888", linewidth=0.8, linestyle=":")
     axes.set_ylim(0, 1.03)  # a line at 1 is not cut
     axes.set_xlabel("RL step", fontsize=8.5)
     axes.set_ylabel("reward on held-out prompts", fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#E4E4E4", linewidth=0.7)
-    if not runs:
-        axes.text(0.5, 0.5, "not run yet", ha="center", va="center", color="#888888")
-        axes.set_xticks([])
-    else:
-        many = count > len(_MARKERS)
-        axes.legend(fontsize=6 if many else 8, ncols=2 if many else 1, frameon=False, loc="best")
+    many = count > len(_MARKERS)
+    axes.legend(fontsize=6 if many else 8, ncols=2 if many else 1, frameon=False, loc="best")

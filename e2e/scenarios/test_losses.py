@@ -4,18 +4,22 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from e2e.chaos.base import SHAPE, write_base
 from e2e.cluster import processes
 from e2e.cluster.access import Access
 from e2e.cluster.layout import Layout
 from e2e.nodes import up
 from e2e.nodes.machine import Machine
 from e2e.scenarios.conftest import Report, own_cluster_only
-from e2e.scenarios.job import LONG, LONGER, LOST_WORKER, Job
+from e2e.scenarios.job import EXAMPLE, LONG, LONGER, LOST_WORKER, Job
 from rljob_operator.names import JOB_LABEL, ROLE_LABEL, WORKER
+from rljob_operator.render.merge import merged
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -54,10 +58,33 @@ TWO_WORKERS: dict[str, Any] = {
 }
 """A rank and an engine in each, with little to do: all of it shares two cores."""
 
+ADAPTER: dict[str, Any] = {"fromScratch": None, "path": "/models/base", "lora": {"rank": 8}}
+"""`spec.model` of a job that adapts a model of its pods' volume."""
+
 
 def test_one_of_two_worker_pods_is_lost(cluster: Access, job: Job, report: Report) -> None:
     """They train as one; where there are two nodes, each is on one of its own."""
     job.apply(**LONG, **TWO_WORKERS)
+    loses_a_worker(cluster, job, report)
+
+
+def test_one_of_two_worker_pods_of_an_adapter_is_lost(
+    cluster: Access, job: Job, report: Report, tmp_path: Path
+) -> None:
+    """Two ranks in each, and an engine each that gets the adapter alone from then on."""
+    base = write_base(tmp_path / "base", yaml.safe_load(EXAMPLE.read_text())["spec"], SHAPE)
+    job.kubectl("create", "configmap", "base", f"--from-file={base}")
+    job.apply(
+        **LONG,
+        **merged(TWO_WORKERS, {"cluster": {"ranksPerNode": 2}}) | {"model": ADAPTER},
+        volumes=[{"name": "base", "configMap": {"name": "base"}}],
+        volumeMounts=[{"name": "base", "mountPath": "/models/base"}],
+    )
+    loses_a_worker(cluster, job, report)
+
+
+def loses_a_worker(cluster: Access, job: Job, report: Report) -> None:
+    """The job, which has two, loses one by force, gets another and resumes."""
     job.trains()
     assert job.status["cluster"]["readyWorkers"] == 2
     assert len(nodes_of_workers(job)) == min(2, nodes_for_pods(cluster))

@@ -10,6 +10,7 @@ import torch
 
 from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.registry import create_engine
+from rljob_trainer.engines.vllm.adapter import renames
 from rljob_trainer.errors import JobError
 from rljob_trainer.lora.files import PREFIX
 from rljob_trainer.lora.layers import find_layers, merged
@@ -117,6 +118,13 @@ def test_an_engine_computes_the_model_with_each_adapter_that_it_gets(engine, bas
     other = make_policy(model_dir, seed=5)
     send(engine, {**dict(other.named_parameters()), **first})
     assert largest_gap(adapted(other, first), wanted, answer(engine, wanted)) < CLOSE
+
+
+@pytest.mark.parametrize("method", ["get_unstacked_mapper", "get_rename_mapper"], ids=["vLLM 0.26", "vLLM 0.32"])
+def test_adapters_go_by_the_renames_of_either_vllm(method):
+    mapper = type("Mapper", (), {method: lambda _: "without what fuses layers"})()
+    assert renames(mapper) == "without what fuses layers"
+    assert renames(None) is None
 
 
 def test_kept_samples_go_on_with_the_new_adapter(engine, base):

@@ -250,7 +250,9 @@ PAIRS = {"inputs": ["2\n", "3\n", "4\n"], "outputs": ["4\n", "9", "-16"]}
         ("print(int(input()) ** 2)", PAIRS, {"score": "share"}, 0),  # no fenced block
         (f"{SQUARE}\n{FUNCTION}", PAIRS, {"score": "share"}, 0),  # the last block counts
         (FUNCTION, {"fn_name": "f", "inputs": [[1, "x"], '1\n"y"'], "outputs": [[[1, "x"]], '[1, "y"]']}, {}, 1),
+        (FUNCTION, {"fn_name": "f", "inputs": [[5, 5]], "outputs": [[5]]}, {}, 0),
         (FUNCTION, {"fn_name": "g", "inputs": [[1, 2]], "outputs": [[[1, 2]]]}, {}, 0),
+        ("```python\ndef f(a): return [a]\n```", {"fn_name": "f", "inputs": [[5]], "outputs": [[5]]}, {}, 1),
         (
             "```\nclass Solution:\n    def f(self, a): return a\n```",
             {"fn_name": "f", "inputs": [[7]], "outputs": [7]},

@@ -45,11 +45,10 @@ def put(runner: Any, lora: ResolvedLora, tensors: Mapping[str, Tensor]) -> None:
     from vllm.lora.peft_helper import PEFTHelper
 
     manager, model = runner.lora_manager._adapter_manager, runner.get_model()  # noqa: SLF001  vLLM has no public way
-    mapper = getattr(model, "hf_to_vllm_mapper", None)
     helper = PEFTHelper(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules or ()))
     adapter = LoRAModel.from_lora_tensors(
         ADAPTER_ID, dict(tensors), helper, device=str(manager.device), dtype=manager.lora_config.lora_dtype,
-        weights_mapper=mapper.get_rename_mapper() if mapper is not None else None,
+        weights_mapper=renames(getattr(model, "hf_to_vllm_mapper", None)),
     )  # fmt: skip
     if lacking := sorted(name for name, each in adapter.loras.items() if each.lora_a is None or each.lora_b is None):
         raise not_taken(lacking, "one of their matrices did not arrive")
@@ -59,6 +58,13 @@ def put(runner: Any, lora: ResolvedLora, tensors: Mapping[str, Tensor]) -> None:
     manager.remove_adapter(ADAPTER_ID)
     manager.add_adapter(adapter)
     manager.activate_adapter(ADAPTER_ID)
+
+
+def renames(mapper: Any) -> Any:
+    """Of vLLM's mapper of weights what renames layers, without what fuses them; vLLM 0.26 has another name for it."""
+    if mapper is None:
+        return None
+    return mapper.get_rename_mapper() if hasattr(mapper, "get_rename_mapper") else mapper.get_unstacked_mapper()
 
 
 def keep_asleep() -> None:
