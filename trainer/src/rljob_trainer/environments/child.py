@@ -19,6 +19,7 @@ from typing import Any
 
 from rljob_trainer.environments.api import Episode, EpisodeOver, Policy, Task
 from rljob_trainer.environments.entry import Rollout, load_rollout
+from rljob_trainer.environments.tools import ConnectionLost
 from rljob_trainer.environments.wire import pack_json, read_plain
 from rljob_trainer.rewards.code import describe
 from rljob_trainer.rewards.load import LoadError
@@ -26,6 +27,7 @@ from rljob_trainer.rewards.private_imports import public, register_again
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _THREADS = 1024
+_LOST = 75  # EX_TEMPFAIL
 _LARGEST = 1e30  # finite in float32
 
 
@@ -50,7 +52,7 @@ async def _serve(fd: int) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=fd))
     (setup,) = await read_plain(reader)
     try:
-        rollout = load_rollout(setup)
+        rollout = await load_rollout(setup)
     except LoadError as error:
         writer.write(pack_json("unusable", *error.failure))
         await writer.drain()
@@ -102,6 +104,9 @@ class _Plays:
             raise
         except EpisodeOver:
             ended = pack_json("end", number, None, None, {})
+        except ConnectionLost as error:
+            print(f"ending this process: {error}", file=sys.stderr, flush=True)
+            os._exit(_LOST)
         except BaseException as error:  # noqa: BLE001  every error of the user's code is reported
             ended = pack_json("raised", number, f"raised {public(describe(error))}")
         finally:

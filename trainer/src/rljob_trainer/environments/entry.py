@@ -12,6 +12,7 @@ from rljob_trainer.environments.agents import PARAMETERS, is_agent, play_agent, 
 from rljob_trainer.environments.api import Policy, Task
 from rljob_trainer.environments.builtin import ToolUnusable, make_builtin
 from rljob_trainer.environments.loops import play_steps, play_tools
+from rljob_trainer.environments.mcp import McpUnusable, connect
 from rljob_trainer.environments.tools import Tool, ToolError, make_tools
 from rljob_trainer.rewards.load import LoadError, load_module, register_files
 from rljob_trainer.rewards.protocol import FunctionSetup
@@ -20,21 +21,25 @@ FIELD = "spec.environment"
 DEFAULTS = ("rollout", "Environment", "run")
 """Names that are looked for, in this order, without `entry` and `tools`."""
 
+_TOOL_LISTS = ("tools", "builtin_tools", "mcp_servers")
+
 Rollout = Callable[[Task, Policy], Awaitable[Any]]
 
 
-def load_rollout(setup: Mapping[str, Any]) -> Rollout:
-    """setup: as EnvironmentPool makes it of spec.environment.
+async def load_rollout(setup: Mapping[str, Any]) -> Rollout:
+    """setup: as EnvironmentPool makes it of spec.environment. Connects to its MCP servers.
 
     Raises LoadError, naming the field, for code that cannot be loaded or that lacks what is named.
     """
     if setup["code"]["command"]:
         return _command(setup["code"]["command"], Path(setup["base_dir"]))
-    base_dir, tools, builtin = Path(setup["base_dir"]), setup["tools"], setup["builtin_tools"]
-    if not tools and not builtin:
+    base_dir, tools, builtin, servers = (Path(setup["base_dir"]), *(setup[name] for name in _TOOL_LISTS))
+    if not tools and not builtin and not servers:
         return _of_code(_function_setup(setup["code"]), base_dir)
     made = _tools(_loaded(_function_setup(setup["code"]), base_dir), tools) if tools else []
-    return partial(play_tools, [*made, *_builtin_tools(builtin, base_dir)])
+    made += _builtin_tools(builtin, base_dir)
+    made += await _server_tools(servers, {tool.name for tool in made})
+    return partial(play_tools, made)
 
 
 def _function_setup(code: Mapping[str, Any]) -> FunctionSetup:
@@ -115,6 +120,23 @@ def _builtin_tools(settings: Sequence[Mapping[str, Any]], base_dir: Path) -> lis
             made += make_tools([make_builtin(each, base_dir)])
         except ToolUnusable as error:
             raise LoadError(str(error), f"{FIELD}.builtinTools[{index}]{error.below}") from error
+    return made
+
+
+async def _server_tools(servers: Sequence[Mapping[str, Any]], names: set[str]) -> list[Tool]:
+    """names: of other tools."""
+    made: list[Tool] = []
+    for index, server in enumerate(servers):
+        try:
+            found = await connect(server)
+        except McpUnusable as error:
+            raise LoadError(str(error), f"{FIELD}.mcpServers[{index}].{error.field}") from error
+        for tool in found:
+            if tool.name in names:
+                message = f"two tools have the name {tool.name}, by which the policy calls them: choose other tools"
+                raise LoadError(message, f"{FIELD}.mcpServers[{index}].tools")
+        names = names | {tool.name for tool in found}
+        made += found
     return made
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from rljob_trainer.environments.api import Episode, EpisodeOver, Policy, Task
-from rljob_trainer.environments.tools import Tool, ToolBroken
+from rljob_trainer.environments.tools import Tool, ToolBroken, ToolRefused
 
 
 async def play_steps(make: Callable[[], Any], task: Task, policy: Policy) -> Episode:
@@ -62,6 +62,8 @@ async def _observed(tools: dict[str, Tool], function: dict[str, Any]) -> tuple[s
         return str(await called(tool.function, **tool.checked(function["arguments"]))), False
     except ToolBroken:
         raise
+    except ToolRefused as error:
+        return f"Error: {error}", True
     except Exception as error:  # noqa: BLE001  a tool may raise anything
         return f"Error: {type(error).__name__}: {error}", True
 

@@ -67,6 +67,7 @@ class EnvironmentPool:
             "base_dir": str(base_dir.resolve()),
             "tools": spec.tools,
             "builtin_tools": [builtin_settings(tool) for tool in spec.builtin_tools],
+            "mcp_servers": [server.model_dump() for server in spec.mcp_servers],
         }
         self._settings = ProcessSettings(setup, spec.python, tuple(spec.env), log)
         self._processes: list[EnvironmentProcess] = []  # that may get episodes

@@ -26,6 +26,14 @@ class ToolBroken(Exception):
     """A tool failed for reasons that say nothing of the policy's call: the episode is played again."""
 
 
+class ConnectionLost(ToolBroken):
+    """What the process needs for its tools is gone: it cannot play any further episode."""
+
+
+class ToolRefused(Exception):
+    """A tool's own error. Its message is what the policy reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """schema: in the form that chat templates read, {type: function, function: {name, description, parameters}}."""
