@@ -88,16 +88,17 @@ def main() -> None:
 
 def _run(directory: Path, stage: Stage, options: argparse.Namespace, faults: Iterator[Fault]) -> Trial:
     """Exits with the run's output if it did not reach the stage's last step."""
-    gpus = 0 if options.tiny else 1 if stage.alone else options.ranks
-    job = write_job(directory.with_name("job.yaml"), _document(stage, TINY if options.tiny else LARGE, gpus))
-    trial = disturbed(job, directory, faults, random.Random(1), _say, ranks=1 if stage.alone else options.ranks)
+    ranks = 1 if stage.alone else options.ranks
+    cluster = {"gpusPerNode": 0, "ranksPerNode": ranks} if options.tiny else {"gpusPerNode": ranks}
+    job = write_job(directory.with_name("job.yaml"), _document(stage, TINY if options.tiny else LARGE, cluster))
+    trial = disturbed(job, directory, faults, random.Random(1), _say, ranks=ranks)
     _say(f"{stage.name}: exit code {trial.code}")
     if trial.code != 0:
         raise SystemExit(trial.output)
     return trial
 
 
-def _document(stage: Stage, sizes: dict[str, Any], gpus: int) -> dict[str, Any]:
+def _document(stage: Stage, sizes: dict[str, Any], cluster: dict[str, int]) -> dict[str, Any]:
     task = {"train": ["synthetic://reverse-text?rows=4096&letters=7&maxLength=4"], "maxPromptTokens": 16}
     reward = {"name": "letters", "builtin": "similarity", "arguments": {"method": "positions"}}
     return {
@@ -112,7 +113,7 @@ def _document(stage: Stage, sizes: dict[str, Any], gpus: int) -> dict[str, Any]:
             "rewards": {"functions": [reward]},
             "training": {"steps": stage.steps},
             "checkpoint": {"everySteps": EVERY},
-            "cluster": {"gpusPerNode": gpus},
+            "cluster": cluster,
         },
     }
 

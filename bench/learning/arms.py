@@ -109,13 +109,14 @@ PRESETS: Final = {
     "DAPO": ("algorithm.preset=dapo", SEVERAL_UPDATES),
     "ReMax": ("algorithm.preset=remax",),
     "online DPO": ("algorithm.preset=online_dpo",),
+    "SPPO": ("algorithm.preset=sppo", SEVERAL_UPDATES),
 }
 """Each with all that its preset sets, and several seeds. Their own advantages and losses have no other arm."""
 
 ADVANTAGES_SEEDS: Final = {
     name: SEEDS if name == "dr_grpo" else (0,)
     for name in ADVANTAGES
-    if name not in {"grpo", "remax", "gae", "best_worst", "gigpo"}
+    if name not in {"grpo", "remax", "gae", "best_worst", "win_rate", "gigpo"}
 }
 """TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 
@@ -180,7 +181,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     made += [
         Arm(REVERSE_TEXT, f"loss {name}", "loss", (f"algorithm.loss={name}", SEVERAL_UPDATES), seeds=(0,))
         for name in LOSSES
-        if name not in {"gspo", "cispo", *PAIRED}
+        if name not in {"gspo", "cispo", "sppo", *PAIRED}
     ]
     made.append(
         Arm(

@@ -107,6 +107,25 @@ def test_dpo_is_that_of_dpo_trainer(trl: ModuleType, tmp_path: Path):
     assert found == {name: pytest.approx(theirs._metrics["eval"][name][0], rel=1e-4) for name in PREFERENCE}
 
 
+def test_sppo_by_hand_and_as_verls_formula():
+    # Sequence 1: log r = 0.5 - 0.25, eta A = 2 x 0.5: (0.25 - 1)^2. Sequence 2: (1 - 2 x -0.25)^2. Both as verl's
+    # (log_prob_sum - old_log_prob_sum - eta * rewards)**2, whose gradient by each token is twice the distance.
+    log_probs = torch.tensor([-1.0, -1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    old = torch.tensor([-1.5, -0.75, -3.0], dtype=torch.float64)
+    lengths, advantages = torch.tensor([2, 1]), torch.tensor([0.5, 0.5, -0.25], dtype=torch.float64)
+    settings = make_spec(algorithm={"preset": "sppo", "sppoEta": 2}).algorithm
+    terms = LOSSES["sppo"](PolicyBatch(log_probs, advantages, old, lengths=lengths), settings)
+    assert terms.per_token.tolist() == [0.5625, 0.5625, 2.25]
+    (token_weights("sequence_mean", lengths, BatchTotals(3, 2), 8) * terms.per_token).sum().backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == pytest.approx([-0.75, -0.75, 1.5])
+
+
+def test_win_rates_count_ties_as_halves():
+    given = AdvantageBatch(np.array([3, 1, 1, 7], np.float32), np.array([0, 0, 0, 1]), np.array([2, 1, 1, 1]))
+    assert ADVANTAGES["win_rate"](given).tolist() == [0.5, 0.5, -0.25, -0.25, 0.0]
+
+
 def test_only_the_best_and_the_worst_of_a_group_make_a_pair():
     given = AdvantageBatch(
         np.array([1, 3, 3, 2, 5, 5, 0, 9, 1], np.float32), np.array([0, 0, 0, 0, 1, 1, 1, 2, 2]),

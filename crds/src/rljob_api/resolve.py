@@ -99,6 +99,7 @@ class ResolvedAlgorithm(Algorithm):
     kl_cov_ratio: float
     ppo_kl_coef: float
     dpo_beta: float
+    sppo_eta: float
     gamma: float
     lambda_: float
     lambda_alpha: float

@@ -71,7 +71,9 @@ def _set_or(field: str, default: float) -> str:
     return f"(has(self.{field}) ? double(self.{field}) : {default:.1f})"
 
 
-_CLIPPING: tuple[Loss, ...] = tuple(loss for loss in get_args(Loss) if loss not in {"kl_cov", "gpg", "sapo", *PAIRED})
+_CLIPPING: tuple[Loss, ...] = tuple(
+    loss for loss in get_args(Loss) if loss not in {"kl_cov", "gpg", "sapo", "sppo", *PAIRED}
+)
 
 _PENALTY = (
     f"{_PLACEMENT} != 'none' && double({_COEFFICIENT}) > 0.0",
@@ -100,6 +102,7 @@ EFFECTIVE = {
     "klCovRatio": _with_losses("kl_cov"),
     "ppoKlCoef": _with_losses("kl_cov"),
     "dpoBeta": _with_losses("dpo"),
+    "sppoEta": _with_losses("sppo"),
     "gamma": (
         f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'custom'] || {PER_STEP}",
         "advantage is reinforce_plus_plus, gae, gigpo or one of your own, or stepwiseAdvantage is per_step",
@@ -346,6 +349,10 @@ class Algorithm(ApiModel):
             "How strongly dpo holds the policy near the reference: the implicit reward is dpoBeta times the"
             " log-probability ratio of policy and reference."
         ),
+    )
+    sppo_eta: Annotated[float, Field(gt=0, le=1_000_000)] | None = Field(
+        None,
+        description="How far from the old policy sppo's target is: the log-probability ratio of a sure win is half.",
     )
     gamma: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,

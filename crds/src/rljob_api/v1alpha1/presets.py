@@ -21,6 +21,7 @@ class LossSettings:
     kl_cov_ratio: float = 0.002
     ppo_kl_coef: float = 1.0
     dpo_beta: float = 0.1
+    sppo_eta: float = 1000.0
 
 
 LOSS_SETTINGS: dict[Loss, LossSettings] = {
@@ -39,6 +40,7 @@ LOSS_SETTINGS: dict[Loss, LossSettings] = {
     "topr": LossSettings(),
     "custom": LossSettings(),
     "dpo": LossSettings(),
+    "sppo": LossSettings(),
 }
 """clip 0.2: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, table 3.
 dual_clip's bound of 3: Ye et al. 2020, https://arxiv.org/abs/1912.09729.
@@ -51,6 +53,7 @@ sapo: Gao et al. 2025, https://arxiv.org/abs/2511.20347.
 clip_cov, kl_cov: Cui et al. 2025, https://arxiv.org/abs/2505.22617, for a model of 7B; PPO's own range is wide.
 dppo: Qi et al. 2026, https://arxiv.org/abs/2602.04879, and verl's examples.
 dpo's beta of 0.1: Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, appendix B.
+sppo's eta of 1000: Wu et al. 2024, https://arxiv.org/abs/2405.00675, section 5.1; verl's example takes 1.
 """
 
 
@@ -220,6 +223,13 @@ PRESETS: dict[Preset, PresetRow] = {
         use="rewards of which only the order within a prompt counts; the best response against the worst",
         advantage="best_worst",
         loss="dpo",
+        aggregation="sequence_mean",
+    ),
+    "sppo": PresetRow(
+        paper="Wu et al. 2024, Self-Play Preference Optimization, section 5.1: https://arxiv.org/abs/2405.00675",
+        use="as online_dpo, but learns from every sample of a prompt; with several updates a step",
+        advantage="win_rate",
+        loss="sppo",
         aggregation="sequence_mean",
     ),
     "sft": PresetRow(

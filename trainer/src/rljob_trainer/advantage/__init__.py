@@ -23,6 +23,7 @@ from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_
 from rljob_trainer.advantage.remax import remax
 from rljob_trainer.advantage.rloo import rloo
 from rljob_trainer.advantage.stepwise import per_step
+from rljob_trainer.advantage.win_rate import win_rate
 from rljob_trainer.types import Floats
 
 AdvantageEstimator = Callable[[AdvantageBatch], Floats]
@@ -41,6 +42,7 @@ ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
     "maxrl": maxrl,
     "gae": gae,
     "best_worst": best_worst,
+    "win_rate": win_rate,
     "gigpo": gigpo,
 }
 

@@ -346,7 +346,7 @@ def _token_losses(
 
 
 def weighted(per_token: Tensor, batch: PolicyBatch, algorithm: ResolvedAlgorithm) -> Tensor:
-    """The loss of each token times its importance weight; geo_mean's is of the sequence, and so its weight's is."""
+    """The loss of each token times its importance weight; geo_mean's and sppo's is of the sequence."""
     correction, weights = algorithm.rollout_correction, batch.weights
     if correction.rollout_is == "none":
         return per_token
@@ -355,7 +355,7 @@ def weighted(per_token: Tensor, batch: PolicyBatch, algorithm: ResolvedAlgorithm
         assert batch.lengths is not None
         ratios = LogRatios(batch.log_probs.detach() - batch.engine_log_probs, batch.lengths)
         weights = importance_weights(ratios, correction).applied
-    if algorithm.loss == "geo_mean":
+    if algorithm.loss in {"geo_mean", "sppo"}:
         weights = bounded_exp(batch.sequence_means((weights + LEAST_WEIGHT).log()))
     return per_token * weights
 

@@ -14,6 +14,7 @@ from rljob_trainer.losses.policy.geo_mean import geo_mean
 from rljob_trainer.losses.policy.gpg import gpg
 from rljob_trainer.losses.policy.gspo import gspo
 from rljob_trainer.losses.policy.sapo import sapo
+from rljob_trainer.losses.policy.sppo import sppo
 from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, PolicyLoss
 from rljob_trainer.losses.policy.topr import topr
 
@@ -32,6 +33,7 @@ LOSSES: Mapping[Loss, PolicyLoss] = {
     "dppo_kl": dppo_kl,
     "topr": topr,
     "dpo": dpo,
+    "sppo": sppo,
 }
 
 __all__ = ["LOSSES", "LossTerms", "PolicyBatch", "PolicyLoss"]
