@@ -12,6 +12,7 @@ from transformers import GPT2Config, Qwen2Config
 
 from bench.models.architectures import config_of
 from rljob_trainer.memory.critic import critic_size
+from rljob_trainer.memory.defaults import with_defaults
 from rljob_trainer.memory.gpus import gpu_bytes
 from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.measured import model_size
@@ -106,7 +107,8 @@ def test_the_run_that_ended_at_its_first_sync_is_understood(sizes):
     Source: "Our own trainer in the same run" of the peers' README, 2026-11-27. Ranks kept what they had allocated.
     """
     actor = {"tokensPerMicroBatch": 40_960, "recompute": "none"}
-    found = plan(sizes["0.5B"], work_of(spec_of(algorithm={"kl": {"placement": "none"}}, actor=actor)), H100)
+    work = work_of(spec_of(algorithm={"kl": {"placement": "none"}}, actor=actor))
+    found = plan(sizes["0.5B"], replace(work, keeps_contexts=True), H100)  # as every engine did then
     assert not found.too_much
     assert found.peaks["update"] + found.phases["sync"]["KV cache"] > H100
 
@@ -208,7 +210,9 @@ def test_what_lies_in_host_memory_takes_none_of_the_gpus(sizes):
 
 
 def test_engines_of_one_gpu_share_what_one_would_have(sizes):
-    size, one, two = sizes["0.5B"], *(work_of(spec_of(rollout={"enginesPerGpu": count})) for count in (1, 2))
+    size = sizes["0.5B"]
+    works = (work_of(spec_of(rollout={"enginesPerGpu": count})) for count in (1, 2))
+    one, two = (replace(work, keeps_contexts=True) for work in works)
     before, after = (phases(size, work, H100)["rollout"] for work in (one, two))
     engine = ("engine's weights", "engine's activations", "KV cache")
     assert after["engine's weights"] == 2 * before["engine's weights"]
@@ -218,11 +222,31 @@ def test_engines_of_one_gpu_share_what_one_would_have(sizes):
     assert cached * 2 * size.kv == pytest.approx(after["KV cache"], rel=1e-3)
 
 
+def test_a_kv_cache_holds_what_runs_at_once(sizes):
+    """1.5B: 28 layers x 2 x 2 heads x 128 x 2 bytes a token; 65 blocks of 16 hold 1,024 tokens; an eighth more."""
+    work = work_of(spec_of(rollout={"maxNumSeqs": 100}))
+    assert work.longest == 1024
+    parts = phases(sizes["1.5B"], work, H100)["rollout"]
+    assert parts["KV cache"] == 28_672 * 65 * 16 * 100 * 9 / 8
+    playing = phases(sizes["1.5B"], replace(work, keeps_contexts=True), H100)["rollout"]
+    assert sum(playing[name] for name in playing if name.startswith(("engine", "KV"))) == int(0.5 * H100)
+
+
 @pytest.mark.parametrize("name", ["0.5B", "1.5B"])
 def test_the_defaults_train_qwen_on_one_gpu_of_80_gb(sizes, name):
-    found = plan(sizes[name], work_of(spec_of()), H100)
+    """Without recomputation, and with 512 sequences at once."""
+    spec = with_defaults(spec_of(), sizes[name], H100)
+    assert (spec.actor.recompute, spec.rollout.max_num_seqs) == ("none", 512)
+    found = plan(sizes[name], work_of(spec), H100)
     assert not found.too_much
     assert max(found.peaks.values()) < 0.9 * H100
+
+
+def test_defaults_follow_the_memory(sizes):
+    small = with_defaults(spec_of(), sizes["1.5B"], gpu_bytes("A100-40GB"))
+    assert (small.actor.recompute, small.rollout.max_num_seqs) == ("layer", 256)
+    written = spec_of(actor={"recompute": "offload"}, rollout={"maxNumSeqs": 64})
+    assert with_defaults(written, sizes["0.5B"], H100) == written
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_other_errors_stay_what_they_are():
 def test_a_rank_gives_memory_back_before_its_engines_wake(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "rljob_trainer.rank.rank.give_back_for_engines", lambda device, _: seen.append(f"{device} asked")
+        "rljob_trainer.rank.rank.give_back_for_engines", lambda device, *_: seen.append(f"{device} asked")
     )
     monkeypatch.setattr("rljob_trainer.rank.rank.send", lambda *_: seen.append("engines wake"))
 
@@ -255,15 +255,17 @@ def test_a_rank_gives_memory_back_before_its_engines_wake(tmp_path, monkeypatch)
     assert seen == ["cpu asked", "engines wake"]
 
 
-@pytest.mark.parametrize(("rollout", "free", "given"), [
-    ({}, 46, []),  # half of 80 GiB, 1 of buckets, 4 of margin
-    ({}, 44, ["back"]),
-    ({"engine": "hf"}, 79, ["back"]),
+@pytest.mark.parametrize(("rollout", "engines", "free", "given"), [
+    ({}, None, 46, []),  # half of 80 GiB, 1 of buckets, 4 of margin
+    ({}, None, 44, ["back"]),
+    ({}, 10, 16, []),
+    ({}, 10, 14, ["back"]),
+    ({"engine": "hf"}, None, 79, ["back"]),
 ])  # fmt: skip
-def test_a_rank_keeps_what_its_engines_do_not_need(monkeypatch, rollout, free, given):
+def test_a_rank_keeps_what_its_engines_do_not_need(monkeypatch, rollout, engines, free, given):
     seen = []
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (free * GIB, 80 * GIB))
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=80 * GIB))
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: seen.append("back"))
-    give_back_for_engines(torch.device("cuda"), make_spec(rollout=rollout))
+    give_back_for_engines(torch.device("cuda"), make_spec(rollout=rollout), engines and engines * GIB)
     assert seen == given

@@ -12,6 +12,7 @@
     metrics/a<n>.before.jsonl         earlier steps, if attempt n started from another run's checkpoint
     samples/a<n>.jsonl                sample responses for people
     bad_batches/a<n>.jsonl            samples of the attempt's last step with a skipped update (training.onBadGradient)
+    compiled/                         kernels that ranks and engines compiled, in a cluster (compute/compiled.py)
     logs/a<n>.preflight.txt           everything that the preflight measured, for people
     logs/a<n>.jsonl, logs/*.log       structlog lines of the driver; output of other processes
     control/progress.json             rljob_api.v1alpha1.Progress, replaced at each change

@@ -98,11 +98,12 @@ class Actor(ApiModel):
         description="Largest number of tokens in one forward and backward pass of a rank; samples are packed without"
         " padding.",
     )
-    recompute: Literal["none", "layer", "offload"] = Field(
-        "layer",
+    recompute: Literal["none", "layer", "offload"] | None = Field(
+        None,
         description="How the backward pass gets the activations inside layers. none: they are kept, which takes most"
         " memory. layer: only each layer's input is kept, and the rest is computed again. offload: as layer, with the"
-        " inputs in host memory.",
+        " inputs in host memory. The default is none on GPUs whose memory suffices by `rljob plan` with a tenth to"
+        " spare, else layer.",
     )
     compile: bool | None = Field(
         None,

@@ -64,7 +64,7 @@ class Rollout(ApiModel):
         1,
         description=(
             "Engines that share a GPU; on CPUs, engines per rank. Two generate faster than one if a step of the model"
-            " takes the GPU less time than the host, as below 1B parameters."
+            " takes the GPU less time than the host, as below 2B parameters."
         ),
     )
     gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.95)] = Field(
@@ -74,8 +74,13 @@ class Rollout(ApiModel):
             " GPU share it equally."
         ),
     )
-    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = Field(
-        256, description="Sequences that an engine generates at the same time; a waiting one replaces a finished one."
+    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
+        None,
+        description=(
+            "Sequences that an engine generates at the same time; a waiting one replaces a finished one. The default is"
+            " 256, and 512 for vllm on GPUs if the KV cache of so many full ones takes at most half of the engine's"
+            " memory."
+        ),
     )
     enforce_eager: bool = Field(
         False, description="Run vLLM without CUDA graphs and compilation: it starts faster and generates slower."

@@ -24,6 +24,7 @@ from rljob_trainer.attempt.claim import check_not_superseded, root_claim
 from rljob_trainer.attempt.model_folder import prepare_model_folder
 from rljob_trainer.attempt.origin import Origin, find_origin, restore
 from rljob_trainer.attempt.resumption import Resumption
+from rljob_trainer.compute.compiled import compiled_folder
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.data.prompts import load_prompts
 from rljob_trainer.data.stream import SupervisedStream, TaskStream
@@ -47,6 +48,7 @@ from rljob_trainer.loop.state import LoopState
 from rljob_trainer.lora.base import check_continued
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.losses.kl_controller import KlController
+from rljob_trainer.memory.sequences import FEW_SEQUENCES, MANY_SEQUENCES
 from rljob_trainer.own.load import with_own_functions
 from rljob_trainer.own.trial import try_advantage
 from rljob_trainer.preflight.attempt import check_fabric
@@ -98,7 +100,13 @@ class Wiring:
             1 if job.spec.rollout.deterministic else len(os.sched_getaffinity(0)) // job.spec.cluster.ranks_per_node
         )
         self._context = WorkerContext(
-            self._spec, self._device, max(1, threads), self._roster, self._heartbeats, placement
+            self._spec,
+            self._device,
+            max(1, threads),
+            self._roster,
+            self._heartbeats,
+            placement,
+            compiled_folder(volume.root),
         )
         self._ranks = RankClient(self._context)
 
@@ -238,7 +246,8 @@ class Wiring:
                 raise error
 
     def _rollout_settings(self, origin: Origin) -> RolloutSettings:
-        environment = self._spec.environment
+        environment, rollout = self._spec.environment, self._spec.rollout
+        most = MANY_SEQUENCES if rollout.engine == "vllm" and self._device == "cuda" else FEW_SEQUENCES
         now = origin.template_time(root_claim(self._volume, self._attempt)) if environment is not None else None
         return RolloutSettings(
             rewards=self._spec.rewards,
@@ -250,7 +259,7 @@ class Wiring:
             fingerprint=self._rollout_fingerprint,
             seed=self._spec.rollout.seed,
             deterministic=self._spec.rollout.deterministic,
-            engine_runs=self._spec.rollout.max_num_seqs,
+            engine_runs=rollout.max_num_seqs or most,
             trust_remote_code=self._spec.model.trust_remote_code,
             environment=environment,
             episode_tokens=self._spec.longest_sample,
@@ -266,7 +275,9 @@ class Wiring:
             max_model_len=max_model_len(self._spec),
             dtype=compute_dtype(self._spec, self._device),
             device=self._device,
-            max_num_seqs=rollout.max_num_seqs,
+            max_num_seqs=rollout.max_num_seqs or FEW_SEQUENCES,
+            more_if_room=rollout.max_num_seqs is None,
+            keeps_contexts=self._spec.environment is not None,
             tensor_parallel_size=rollout.tensor_parallel_size,
             engines_per_gpu=rollout.engines_per_gpu,
             gpu_memory_utilization=rollout.gpu_memory_utilization,

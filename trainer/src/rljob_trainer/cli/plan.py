@@ -30,6 +30,7 @@ def plan(
     from rljob_trainer.memory import plan as planned
     from rljob_trainer.memory.config import planned_config
     from rljob_trainer.memory.critic import critic_size
+    from rljob_trainer.memory.defaults import with_defaults
     from rljob_trainer.memory.gpus import gpu_bytes
     from rljob_trainer.memory.measured import model_size
     from rljob_trainer.memory.table import rendered
@@ -44,7 +45,8 @@ def plan(
     spec = with_adapter(resolve(with_ranks(written, ranks, gpus=True) if ranks else written), base_dir)
     config = planned_config(spec.model, base_dir)
     size = model_size(config, trust_remote_code=spec.model.trust_remote_code, lora=spec.model.lora)
-    found = planned.plan(size, work_of(spec, critic_size(spec, size, base_dir)), nbytes)
+    critic = critic_size(spec, size, base_dir)
+    found = planned.plan(size, work_of(with_defaults(spec, size, nbytes, critic), critic), nbytes)
     typer.echo(json.dumps(found.as_json(), indent=2) if as_json else rendered(found, gpu, spec.ranks))
     if found.too_much:
         raise typer.Exit(ExitCode.JOB)

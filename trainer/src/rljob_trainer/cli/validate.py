@@ -121,11 +121,13 @@ def _planned(spec: "ResolvedSpec", base_dir: Path) -> "tuple[TooMuch, ...]":
         if spec.cluster.gpus_per_node == 0 or spec.model.trust_remote_code or not here:
             return ()
         from rljob_trainer.memory.critic import critic_size
+        from rljob_trainer.memory.defaults import with_defaults
         from rljob_trainer.memory.measured import model_size
 
         spec = with_adapter(spec, base_dir)
         size = model_size(planned_config(spec.model, base_dir), lora=spec.model.lora)
-        return plan.plan(size, work_of(spec, critic_size(spec, size, base_dir)), gpu_bytes(DEFAULT)).too_much
+        critic, gpu = critic_size(spec, size, base_dir), gpu_bytes(DEFAULT)
+        return plan.plan(size, work_of(with_defaults(spec, size, gpu, critic), critic), gpu).too_much
     except RLJobError:  # a folder that is missing here may exist in the cluster
         return ()
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import structlog
 
+from rljob_trainer.compute.compiled import keep_compiled
 from rljob_trainer.engines.calls import Delivery, Receiver, Subscriber
 from rljob_trainer.engines.engine import Completion, EngineSettings, Request, RolloutEngine
 from rljob_trainer.engines.engine_loop import EngineLoop
@@ -16,6 +17,7 @@ from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.workers.host import Host
+from rljob_trainer.workers.trace import traced
 
 log = structlog.get_logger()
 
@@ -73,9 +75,12 @@ class EngineProcess:
 
         def work() -> list[Completion]:
             engine = self._engine()
-            engine.finish_update(version)
-            engine.wake()
-            answers, others = _probe(engine, prompts, max_tokens)
+            with traced("complete_update/finish"):
+                engine.finish_update(version)
+            with traced("complete_update/wake"):
+                engine.wake()
+            with traced("complete_update/probe"):
+                answers, others = _probe(engine, prompts, max_tokens)
             self._loop.keep(others)
             return answers
 
@@ -166,8 +171,11 @@ class EngineHost(Host):
     harmless = frozenset(method.__name__ for method in (EngineProcess.submit, EngineProcess.abort))  # see Subscriber
     worker: EngineProcess
 
-    def create(self, name: str, settings: EngineSettings, threads: int) -> EngineProcess:
+    def create(
+        self, name: str, settings: EngineSettings, threads: int, compiled: str | None = None
+    ) -> EngineProcess:  # fmt: skip
         """Imports what the engine needs, while others still read data and weights."""
+        keep_compiled(compiled)
         with suppress(JobError):  # vLLM is missing: start says so
             ENGINES[settings.kind].factory(settings.device)
         if settings.device == "cpu":

@@ -17,6 +17,7 @@ from rljob_trainer.errors import JobError
 from rljob_trainer.evaluation.passing import summary
 from rljob_trainer.evaluation.sampling import groups
 from rljob_trainer.evaluation.weights import model_name, start_engine
+from rljob_trainer.memory.sequences import MANY_SEQUENCES
 from rljob_trainer.rank.model_source import locate_model
 from rljob_trainer.rewards.check import check_data_sources
 from rljob_trainer.rewards.scorer import Scorer
@@ -113,7 +114,7 @@ def _groups(
         return asyncio.run(
             groups(
                 tasks, engine, scorer, sampling, settings.samples_per_prompt, spec.rollout.seed,
-                spec.rollout.max_num_seqs, scored,
+                spec.rollout.max_num_seqs or MANY_SEQUENCES, scored,
             )
         )  # fmt: skip
 

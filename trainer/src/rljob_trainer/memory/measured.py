@@ -13,6 +13,7 @@ from rljob_trainer.errors import DataError, first_line
 from rljob_trainer.lora.files import is_adapter
 from rljob_trainer.lora.layers import adapt
 from rljob_trainer.memory.model import ModelSize
+from rljob_trainer.memory.sequences import kv_bytes
 from rljob_trainer.rank.loading import bare_model
 from rljob_trainer.rank.model_source import FIELD
 from rljob_trainer.rank.sharding import decoder_layers
@@ -72,7 +73,7 @@ def _measured(config: PreTrainedConfig, lora: ResolvedLora | None, *, trust_remo
         # activation function is computed again.
         compiled=eager - sum(each.nbytes for each in wide) // per_layer - widest,
         widest=widest,
-        kv=_kv(config, len(blocks)),
+        kv=kv_bytes(config, len(blocks)),
         adapter=sum(each.numel() for name, each in model.named_parameters() if is_adapter(name)),
     )
 
@@ -118,12 +119,3 @@ def _attend(
 
 
 AttentionInterface.register(_ATTENTION, _attend)
-
-
-def _kv(config: PreTrainedConfig, layers: int) -> int:
-    """Bytes of a token in bfloat16. Latent attention, such as DeepSeek's, caches one vector for all heads."""
-    if latent := getattr(config, "kv_lora_rank", None):
-        return layers * (latent + config.qk_rope_head_dim) * 2
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return layers * 2 * heads * width * 2

@@ -1,8 +1,8 @@
 """Bytes of one GPU in each phase of a step. Pure.
 
-    rollout   ranks: weights, optimizer      engines: weights, KV cache of each, all of their share
+    rollout   ranks: weights, optimizer      engines: weights, KV cache of each, at most their share
     update    ranks: the largest of five moments below      engines: asleep
-    sync      ranks: weights, optimizer, buckets, the tensor on its way     engines: weights, then all of their share
+    sync      ranks: weights, optimizer, buckets, the tensor on its way     engines: weights, then KV cache
 
 Moments of the update: the output head's backward pass (activations of all blocks); that of the last block (the same,
 or its own computed again); that of the first block (one block's activations, gradients of all others); the end, where
@@ -17,6 +17,7 @@ engine of vLLM keeps its own copy of it while it sleeps.
 
 from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.model import ModelSize
+from rljob_trainer.memory.sequences import full_cache
 from rljob_trainer.memory.work import Work
 
 Parts = dict[str, int]
@@ -127,7 +128,15 @@ def _engine(size: ModelSize, work: Work, gpu: int) -> Parts:
     logits = 10 * work.sequences * size.vocabulary  # bfloat16, and two copies in float32
     activations = work.engines * max(2 * size.widest * _BATCHED_TOKENS, logits) // work.tensor_parallel
     cache = int(work.share * gpu) - weights - activations
+    if not work.keeps_contexts:
+        each = full_cache(size.kv / work.tensor_parallel, work.longest, work.sequences)
+        cache = min(cache, work.engines * each)
     return {"engine's weights": weights, "engine's activations": activations, "KV cache": max(cache, 0)}
+
+
+def engine_bytes(size: ModelSize, work: Work, gpu: int) -> int:
+    """What the GPU's engines take of its memory while they generate."""
+    return _sum(_engine(size, work, gpu))
 
 
 def _weights(size: ModelSize, work: Work) -> int:

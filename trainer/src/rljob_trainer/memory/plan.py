@@ -72,16 +72,22 @@ def _too_much(
     if cached is not None and work.share and cached < work.longest:
         needed = found["rollout"]["engine's weights"] + work.engines * size.kv * work.longest // work.tensor_parallel
         yield TooMuch("KV cache", needed, _for_cache(size, work, gpu))
-    for phase, parts in found.items():
-        needed = sum(parts.values())
+    for phase in found:
+        needed = _needed(size, work, gpu, phase)
         if needed > gpu:
             yield TooMuch(
                 phase, needed, _for_update(size, work, gpu) if phase == "update" else _for_engine(size, work, gpu)
             )
 
 
+def _needed(size: ModelSize, work: Work, gpu: int, phase: str) -> int:
+    """Bytes that must be free in a phase. As an engine starts, vLLM wants its whole share, whatever it then takes."""
+    wanted = replace(work, keeps_contexts=True) if phase == "rollout" else work
+    return sum(phases(size, wanted, gpu)[phase].values())
+
+
 def _fits(size: ModelSize, gpu: int, *names: str) -> Callable[[Work], bool]:
-    return lambda work: all(sum(phases(size, work, gpu)[name].values()) <= gpu for name in names)
+    return lambda work: all(_needed(size, work, gpu, name) <= gpu for name in names)
 
 
 def _for_update(size: ModelSize, work: Work, gpu: int) -> Remedy:

@@ -25,7 +25,10 @@ def rendered(plan: MemoryPlan, gpu: str, ranks: int) -> str:
         "",
     ]
     if plan.cached is not None:
-        lines.append(f"one engine's KV cache holds {plan.cached // work.longest} sequences of {work.longest} tokens")
+        lines.append(
+            f"an engine generates up to {work.sequences} sequences at once; its KV cache holds"
+            f" {plan.cached // work.longest} of {work.longest} tokens"
+        )
     return "\n".join([*lines, *(map(said, plan.too_much) if plan.too_much else ["fits"])])
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.memory.model import ModelSize
+from rljob_trainer.memory.sequences import FEW_SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Work:
     critic: size of the critic, which the ranks train besides; None without one.
     bucket: bytes of one bucket of the sync.
     engines: that share the GPU; 0 if the job has none. share: of the GPU, for all of them while they generate.
+    keeps_contexts: the KV cache takes all that the share leaves, for episodes that go on.
     keeps_model: engines keep the model below an adapter from one update to the next. model_stays: on the GPU.
     tensor_parallel: GPUs of one engine. sequences: that an engine generates at once. eager: no CUDA graphs.
     """
@@ -45,6 +47,7 @@ class Work:
     critic: ModelSize | None = None
     keeps_model: bool = False
     average: bool = False
+    keeps_contexts: bool = False
 
     @property
     def model_stays(self) -> bool:
@@ -75,9 +78,10 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
         engines=0 if spec.supervised_only else rollout.engines_per_gpu,
         share=rollout.gpu_memory_utilization if rollout.engine == "vllm" else 0.0,
         tensor_parallel=rollout.tensor_parallel_size,
-        sequences=rollout.max_num_seqs,
+        sequences=rollout.max_num_seqs or FEW_SEQUENCES,
         eager=rollout.enforce_eager,
         keeps_model=lora is not None and not lora.merge and not spec.supervised_only,
+        keeps_contexts=spec.environment is not None,
         critic=critic,
         average=actor.ema_decay is not None,
     )

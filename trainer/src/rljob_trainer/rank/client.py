@@ -12,6 +12,7 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.checkpoint.files import FileEntry
+from rljob_trainer.compute.compiled import keep_compiled
 from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError, WorkerLost
 from rljob_trainer.losses.totals import BatchTotals
@@ -60,7 +61,8 @@ class RankHost(Host):
 
     worker: "Rank"
 
-    def create(self, spec: ResolvedSpec, settings: RankSettings) -> "Rank":
+    def create(self, spec: ResolvedSpec, settings: RankSettings, compiled: str | None) -> "Rank":
+        keep_compiled(compiled)
         from rljob_trainer.rank.rank import Rank
 
         return Rank(spec, settings)
@@ -132,6 +134,7 @@ class RankClient:
             self._context.roster.start(
                 name, self._signatures[name], RankHost,
                 {"num_gpus": gpus, **options(placement.of_rank(settings.rank))}, self._context.spec, settings,
+                self._context.compiled,
             )
             for name, settings in self._settings.items()
         ]  # fmt: skip

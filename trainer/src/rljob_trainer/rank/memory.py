@@ -45,21 +45,24 @@ def give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def give_back_for_engines(device: torch.device, spec: ResolvedSpec) -> None:
+def give_back_for_engines(device: torch.device, spec: ResolvedSpec, engines: int | None) -> None:
     """`give_back`, unless engines and buckets find room beside what the allocator keeps: freed blocks cost the next
     update an allocation each.
+
+    engines: bytes that they take as they wake; None: their whole share.
     """
-    if device.type == "cuda" and torch.cuda.mem_get_info()[0] < _wanted_by_engines(device, spec):
+    if device.type == "cuda" and torch.cuda.mem_get_info()[0] < _wanted_by_engines(device, spec, engines):
         give_back(device)
 
 
-def _wanted_by_engines(device: torch.device, spec: ResolvedSpec) -> float:
+def _wanted_by_engines(device: torch.device, spec: ResolvedSpec, engines: int | None) -> float:
     """Bytes. Engine hf takes what its sequences need, which is unknown."""
     rollout = spec.rollout
     if rollout.engine != "vllm":
         return math.inf
-    total = torch.cuda.get_device_properties(device).total_memory
-    return rollout.gpu_memory_utilization * total + 2 * (rollout.weight_sync.bucket_mib << 20) + _MARGIN
+    share = rollout.gpu_memory_utilization * torch.cuda.get_device_properties(device).total_memory
+    wanted = share if engines is None else engines
+    return wanted + 2 * (rollout.weight_sync.bucket_mib << 20) + _MARGIN
 
 
 def held_by(rank: "Rank") -> dict[str, int]:

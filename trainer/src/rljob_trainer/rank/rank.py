@@ -38,6 +38,7 @@ from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.compiling import compiled_graphs
 from rljob_trainer.rank.correcting import correction_of, rejection_of, weigh
 from rljob_trainer.rank.critic_step import queue_critic_step, value_samples
+from rljob_trainer.rank.defaults import planned_here
 from rljob_trainer.rank.forward import Critic, Policy, score_only
 from rljob_trainer.rank.masking import recounted, without_rejected
 from rljob_trainer.rank.memory import give_back, give_back_for_engines, in_phase
@@ -68,6 +69,7 @@ from rljob_trainer.rank.usage import UpdateMeter
 from rljob_trainer.types import Floats, Group, Ids, Trajectory, answered
 from rljob_trainer.weights.sender import WeightSender
 from rljob_trainer.workers.profile import Profile
+from rljob_trainer.workers.trace import traced
 from rljob_trainer.workers.worker import Worker
 
 log = structlog.get_logger()
@@ -82,6 +84,7 @@ class Rank(RankCalls):
     critic: what trains it, in RL with advantage gae. average: of the policy since the stage began (actor.emaDecay).
     others: further models, which are saved and restored with these.
     correction: of the difference between engine and trainer. rejection: its mask; None: all tokens stay.
+    engine_bytes: rank.defaults'.
     """
 
     policy: ModelRole[Policy]
@@ -94,6 +97,7 @@ class Rank(RankCalls):
         self.critic: Trainee[Critic] | None = None
         self.average: Average | None = None
         self.others: list[ModelRole[nn.Module]] = []
+        self.engine_bytes: int | None = None
         self.correction = spec.algorithm.rollout_correction
         self.rejection = rejection_of(self.correction)
         self._state: RankState | None = None
@@ -140,6 +144,7 @@ class Rank(RankCalls):
         self.folder, self.critic_folder = Path(folder), Path(critic) if critic is not None else None
         if self.spec.algorithm.loss_from is not None:
             try_loss(self.spec.algorithm)
+        self.spec, self.engine_bytes = planned_here(self.spec, self.folder, self.critic_folder, self.device)
         self.policy = load_policy(self.spec, self.folder, self.mesh)
         if self._drops():
             torch.manual_seed((self.spec.training.seed << 16) + self.settings.rank)
@@ -337,7 +342,8 @@ class Rank(RankCalls):
         self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, whole: bool, *_updated: Updated,
     ) -> Sent:  # fmt: skip
-        give_back_for_engines(self.device, self.spec)  # the first call below wakes them
+        with traced("send_weights/give_back"):
+            give_back_for_engines(self.device, self.spec, self.engine_bytes)  # the first call below wakes them
         dtype = compute_dtype(self.spec, self.device.type)
         network = self.policy.module.model
         size = bucket_bytes(network, self.spec, whole, COMPUTE_DTYPES[dtype])

@@ -19,6 +19,7 @@ from rljob_trainer.types import Ids
 from rljob_trainer.weights.bucket import BucketDescriptor, aligned
 from rljob_trainer.weights.saved_names import all_weights, as_saved
 from rljob_trainer.weights.sender import WeightSender
+from rljob_trainer.workers.trace import traced
 from rljob_trainer.workers.waiting import wait_for_engines
 from rljob_trainer.workers.worker import Worker
 
@@ -39,7 +40,8 @@ def send(
 
         return acknowledged
 
-    nbytes = sender.send(tensors, version, deliver)
+    with traced("send_weights/buckets"):
+        nbytes = sender.send(tensors, version, deliver)
     # Only now: an engine takes the memory of its KV cache, which may be what the buckets of all its ranks had.
     dist.barrier(group)
     completing = [engine.call(EngineProcess.complete_update, version, prompts, max_tokens) for engine in engines]

@@ -44,7 +44,7 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
         adapt(policy.model, spec.model.lora)
     train_without_noise(policy, trainable=trainable)
     if trainable:
-        recompute(policy.model, spec.actor.recompute)
+        recompute(policy.model, spec.actor.recompute or "layer")
     for parameter in policy.parameters():  # not policy.to(dtype): rotary frequencies stay in float32
         if not parameter.requires_grad:
             parameter.data = parameter.data.to(dtype)

@@ -141,7 +141,7 @@ class EngineClient:
         name = next(name for name in self._names if name not in roster)
         how = {"num_gpus": 0, **options(node)}
         threads = max(1, self._context.threads // self._settings.engines_per_gpu)
-        return roster.start(name, signature, EngineHost, how, name, self._settings, threads)
+        return roster.start(name, signature, EngineHost, how, name, self._settings, threads, self._context.compiled)
 
     def sleep(self) -> None:
         """Have all engines give their GPU memory back. Raises what the first that failed raised."""

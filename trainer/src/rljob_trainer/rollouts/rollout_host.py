@@ -48,7 +48,7 @@ class RolloutSettings:
     model_dir: with the tokenizer. base_dir: where relative paths of reward files start.
     urls: servers of reward models, by name. log: what reward functions print. volume: the run's.
     fingerprint: rollout_fingerprint's. seed: rollout.seed. deterministic: rollout.deterministic.
-    engine_runs: rollout.maxNumSeqs.
+    engine_runs: samples that an engine generates at once, at most.
     trust_remote_code: model.trustRemoteCode.
     environment: spec.environment; None: a single turn. episode_tokens: most of a context, unless it says otherwise.
     template_arguments: data.templateArguments. template_time: ISO 8601, the time that chat templates see.

@@ -21,7 +21,7 @@ SYNC_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """threads: of one rank or engine on a CPU."""
+    """threads: of one rank or engine on a CPU. compiled: compute.compiled's folder."""
 
     spec: ResolvedSpec
     device_type: str
@@ -29,6 +29,7 @@ class WorkerContext:
     roster: Roster
     heartbeats: Heartbeats
     placement: Placement = field(default_factory=Placement)
+    compiled: str | None = None
 
     def signature(self, *parts: object) -> str:
         """Equal for workers of the same job with the same arguments; spec.checkpoint and spec.preflight may differ."""

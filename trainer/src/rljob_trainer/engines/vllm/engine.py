@@ -21,7 +21,7 @@ from rljob_trainer.engines.engine import (
 from rljob_trainer.engines.memory import in_phase
 from rljob_trainer.engines.stop import end_token_ids
 from rljob_trainer.engines.vllm.adapter import ADAPTER_ID
-from rljob_trainer.engines.vllm.start import not_known, start
+from rljob_trainer.engines.vllm.start import not_known, start, with_room_used
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
 from rljob_trainer.memory.engine_advice import EnginePhase
 from rljob_trainer.types import FinishReason
@@ -60,7 +60,7 @@ class VllmEngine:
     """RolloutEngine on vLLM 0.26 or newer: CUDA, or its CPU build."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        self._settings = settings
+        self._settings = settings = with_room_used(settings)
         self._end_ids = end_token_ids(settings.model_dir, settings.trust_remote_code)
         self._engine = start(settings)
         self._in_workers("rljob_prepare", settings.adapter)

@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from typing import Any, get_args
 
 from rljob_api.resolve import ResolvedLora
@@ -12,6 +13,7 @@ from rljob_trainer.engines.vllm.worker_extension import EXTENSION
 from rljob_trainer.errors import InfrastructureError, JobError, quoted
 from rljob_trainer.memory.engine_advice import REST, engine_error, start_error
 from rljob_trainer.memory.held import Held
+from rljob_trainer.memory.sequences import all_attention, full_cache, kv_bytes, sequences_that_fit
 from rljob_trainer.weights.bucket import torch_dtype
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -40,6 +42,36 @@ def import_vllm(device: str) -> None:
         vllm.LLMEngine  # noqa: B018  vLLM imports most of itself when this name is asked for
 
 
+def with_room_used(settings: EngineSettings) -> EngineSettings:
+    """The settings with as many sequences as the GPU allows, if the job leaves that open."""
+    if not settings.more_if_room or settings.device == "cpu":
+        return settings
+    found = sequences_that_fit(_kv_of_token(settings), settings.max_model_len, _share(settings))
+    return replace(settings, max_num_seqs=found, more_if_room=False)
+
+
+def _kv_cache_bytes(settings: EngineSettings) -> int | None:
+    """Of a GPU; None: vLLM measures what its share leaves."""
+    if settings.keeps_contexts or not all_attention(_text_config(settings)):
+        return None
+    enough = full_cache(_kv_of_token(settings), settings.max_model_len, settings.max_num_seqs)
+    return enough if 2 * enough <= _share(settings) else None
+
+
+def _kv_of_token(settings: EngineSettings) -> float:
+    config = _text_config(settings)
+    wide = torch_dtype(settings.dtype).itemsize / 2
+    return wide * kv_bytes(config, config.num_hidden_layers) / settings.tensor_parallel_size
+
+
+def _share(settings: EngineSettings) -> float:
+    """Bytes of a GPU that one engine may use."""
+    import torch
+
+    total: int = torch.cuda.get_device_properties(0).total_memory
+    return settings.gpu_memory_utilization * total / settings.engines_per_gpu
+
+
 def start(settings: EngineSettings) -> Any:
     """Build the LLMEngine, once in a process: vLLM leaves things behind if it fails.
 
@@ -62,7 +94,7 @@ def start(settings: EngineSettings) -> Any:
         "tensor_parallel_size": settings.tensor_parallel_size,
         "gpu_memory_utilization": settings.gpu_memory_utilization / settings.engines_per_gpu,
         "block_size": CPU_BLOCK if cpu else None,
-        "kv_cache_memory_bytes": _cpu_kv_cache_bytes(settings) if cpu else None,
+        "kv_cache_memory_bytes": _cpu_kv_cache_bytes(settings) if cpu else _kv_cache_bytes(settings),
         "attention_backend": _cpu_attention(settings) if cpu else None,
         "enforce_eager": settings.enforce_eager or cpu,
         "enable_sleep_mode": not cpu,

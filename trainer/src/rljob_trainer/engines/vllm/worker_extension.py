@@ -15,6 +15,7 @@ from rljob_trainer.errors import quoted
 from rljob_trainer.lora.files import is_adapter
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.weights.receiver import BucketReceiver
+from rljob_trainer.workers.trace import traced
 
 _PERMANENT = (KeyError, ValueError, AssertionError, AttributeError, IndexError, TypeError)
 """What vLLM's loaders raise for names and shapes that they do not know; also a RuntimeError about a size."""
@@ -62,7 +63,7 @@ class WorkerExtension:
         for layer, _, plain in _packed_experts(model):
             for name, parameter in plain.items():
                 setattr(layer, name, parameter)
-        with unwrapped(model) if self._rljob_lora is not None else nullcontext():
+        with traced("load_bucket/weights"), unwrapped(model) if self._rljob_lora is not None else nullcontext():
             try:
                 self._rljob_loaded |= model.load_weights(weights)
             except (*_PERMANENT, RuntimeError) as error:

@@ -33,7 +33,7 @@ def critic_of(
     assert spec.critic is not None
     critic = Critic(empty_model(own or folder, spec.model))
     train_without_noise(critic, trainable=True)
-    recompute(critic.model, spec.actor.recompute)
+    recompute(critic.model, spec.actor.recompute or "layer")
     rows_as(critic, policy.module)
     shard(critic, spec, mesh, COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)])
     if own is None:

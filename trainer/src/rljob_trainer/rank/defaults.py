@@ -1,0 +1,58 @@
+"""What the memory of this rank's GPU decides; all ranks decide alike."""
+
+from pathlib import Path
+
+import structlog
+import torch
+import torch.distributed as dist
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.errors import DataError
+from rljob_trainer.memory.critic import critic_size
+from rljob_trainer.memory.defaults import with_defaults
+from rljob_trainer.memory.measured import model_size
+from rljob_trainer.memory.phases import engine_bytes
+from rljob_trainer.memory.work import work_of
+from rljob_trainer.rank.supported import load_config
+
+log = structlog.get_logger()
+
+
+def planned_here(
+    spec: ResolvedSpec, folder: Path, critic: Path | None, device: torch.device
+) -> tuple[ResolvedSpec, int | None]:
+    """The spec with actor.recompute, and the bytes that the GPU's engines take as they wake; collective on GPUs.
+
+    The bytes are None on a CPU, for engine hf, and for a model whose memory cannot be planned.
+    folder: with the policy's configuration. critic: with that of the critic's own model.
+    """
+    filled, engines = _planned(spec, folder, critic, device) if device.type == "cuda" else (spec, None)
+    recompute = filled.actor.recompute or "layer"
+    if spec.actor.recompute is None:
+        log.info("recompute_chosen", recompute=recompute)
+    return spec.model_copy(update={"actor": spec.actor.model_copy(update={"recompute": recompute})}), engines
+
+
+def _planned(
+    spec: ResolvedSpec, folder: Path, critic: Path | None, device: torch.device
+) -> tuple[ResolvedSpec, int | None]:
+    total = torch.tensor(torch.cuda.get_device_properties(device).total_memory, device=device)
+    dist.all_reduce(total, dist.ReduceOp.MIN)  # of the smallest GPU
+    gpu, trusted = int(total), spec.model.trust_remote_code
+    try:
+        config = load_config(folder, trust_remote_code=trusted)
+        size = model_size(config, trust_remote_code=trusted, lora=spec.model.lora)
+        valued = critic_size(_with_critic(spec, critic), size, folder)
+    except DataError as error:
+        log.warning("memory_not_planned", reason=error.message)
+        return spec, None
+    filled = with_defaults(spec, size, gpu, valued)
+    work = work_of(filled, valued)
+    return filled, engine_bytes(size, work, gpu) if work.engines and work.share else None
+
+
+def _with_critic(spec: ResolvedSpec, folder: Path | None) -> ResolvedSpec:
+    """The spec with the critic's model where it is on this machine."""
+    if spec.critic is None or folder is None:
+        return spec
+    return spec.model_copy(update={"critic": spec.critic.model_copy(update={"model": str(folder)})})
