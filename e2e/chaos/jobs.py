@@ -37,6 +37,7 @@ class Job:
 
     problems: what is wrong with disturbed runs beside undisturbed ones, if anything.
     lora: spec.model.lora of a job that adapts the model in the folder BASE beside its file.
+    critic: spec.critic of a job that trains by PPO.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Job:
     ranks: int = 1
     steps: int = STEPS
     lora: dict[str, Any] | None = None
+    critic: dict[str, Any] | None = None
 
     def document(self, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
         """The RLJob. seed: of prompts and sampling; the weights begin alike."""
@@ -66,7 +68,7 @@ class Job:
                     "seed": seed,
                 },
                 "sft": {"steps": SUPERVISED_STEPS, "learningRate": 2.0e-3},  # or rewards would hardly rise
-                "algorithm": {"preset": "grpo"},
+                **({"algorithm": {"preset": "grpo"}} if self.critic is None else self._ppo()),
                 "rollout": {"samplesPerPrompt": 8, "seed": seed, **self.rollout},
                 "actor": {"learningRate": 1.0e-3, "miniBatchSize": 8, "recompute": "none"},
                 "rewards": {
@@ -79,6 +81,9 @@ class Job:
                 "cluster": {"gpusPerNode": 0},
             },
         }
+
+    def _ppo(self) -> dict[str, Any]:
+        return {"algorithm": {"preset": "ppo", "lambda": 0.95}, "critic": self.critic}
 
 
 def different_weights(calm: Sequence[Trial], trial: Trial) -> list[str]:
@@ -114,8 +119,11 @@ ALIKE = "Every step once, nothing left behind, and rewards within the undisturbe
 
 _DETERMINISTIC = {"engine": "hf", "deterministic": True}
 
+_CRITIC = {"learningRate": 1.0e-3, "warmupSteps": 2, "epochs": 2, "lambda": 1.0}
+
 JOBS = (
-    Job("deterministic", "hf, deterministic", _DETERMINISTIC, 0.25, EQUAL, different_weights),
+    Job("deterministic", "hf, deterministic", _DETERMINISTIC, 0.15, EQUAL, different_weights),
+    Job("critic", "hf, deterministic, PPO", _DETERMINISTIC, 0.1, EQUAL, different_weights, critic=_CRITIC),
     Job("ranks", "hf, deterministic, two ranks", _DETERMINISTIC, 0.15, EQUAL, different_weights, ranks=2),
     Job("adapter", "hf, deterministic, an adapter", _DETERMINISTIC, 0.15, EQUAL, different_weights, lora={"rank": 8}),
     Job("refilling", "hf, refilling", {"engine": "hf"}, 0.25, ALIKE, different_rewards, seeds=(0, 1, 2)),

@@ -146,6 +146,8 @@ def test_lists_of_named_things_are_merged_by_name():
     assert keys == {
         ".spec.rewards.models": ["name"],
         ".spec.rewards.models[].env": ["name"],
+        ".spec.environment.builtinTools": ["name"],
+        ".spec.environment.mcpServers": ["name"],
         ".status.rewardModels": ["name"],
         ".status.excludedNodes": ["name"],
         ".spec.env": ["name"],

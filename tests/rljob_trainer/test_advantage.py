@@ -50,7 +50,7 @@ def random_batch(seed: int, gamma: float = 1.0) -> AdvantageBatch:
 
 
 def test_every_advantage_of_the_api_is_registered():
-    assert set(ADVANTAGES) == set(get_args(Advantage))
+    assert set(ADVANTAGES) == set(get_args(Advantage)) - {"custom"}
 
 
 def test_grpo_divides_the_distance_from_the_mean_by_the_sample_standard_deviation():

@@ -8,7 +8,7 @@ import pytest
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.batches import advantages, batch_of_groups, batch_of_rows, gather
 from rljob_trainer.loop.metrics import baseline_metrics, length_metrics, reward_metrics, validation_metrics
-from rljob_trainer.loop.reinforced import split_groups, to_try_again
+from rljob_trainer.loop.reinforced import first_finished, split_groups, to_try_again
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress import names
 from rljob_trainer.rollouts.calls import GroupRef
@@ -73,7 +73,26 @@ def test_groups_that_teach_nothing_or_are_out_of_bounds_are_set_apart():
         ({"minAccuracy": 0.5}, ([0, 1, 2, 4], [3], [])),
     ):
         settings = spec(preset="dapo", dynamicSampling=bounds).algorithm.dynamic_sampling
-        assert tuple([ref.index for ref in part] for part in split_groups(refs, settings)) == expected
+        assert tuple([ref.index for ref in part] for part in split_groups(refs, settings, "grpo")) == expected
+
+
+@pytest.mark.parametrize(("advantage", "teaches"), [("gae", True), ("reinforce_plus_plus", True), ("grpo", False)])
+def test_an_episode_that_is_alone_teaches_if_the_advantage_compares_no_group(advantage, teaches):
+    alone = summary([1.0], owners=[0], loss_tokens=[2])
+    refs = [GroupRef(None, 0, alone), GroupRef(None, 1, replace(alone, baseline=1.0))]
+    settings = spec(preset="dapo").algorithm.dynamic_sampling
+    useful, equal, _ = split_groups(refs, settings, advantage)
+    assert [ref.index for ref in useful] == ([0] if teaches else [])
+    assert [ref.index for ref in equal] == ([1] if teaches else [0, 1])  # its greedy answer has the same reward
+
+
+def test_the_groups_that_were_finished_first_are_used_in_the_order_of_their_tasks():
+    refs = [GroupRef(None, index, replace(GROUPS[0], task_id=f"0/{index}/0")) for index in range(4)]
+    finished = ["0/3/0", "0/0/0", "0/2/0", "0/1/0"]
+    chosen, more = first_finished(refs, 2, finished)
+    assert [ref.index for ref in chosen] == [0, 3]
+    assert [ref.index for ref in more] == [1, 2]
+    assert first_finished(refs, 4, finished) == (refs, [])
 
 
 def test_a_hard_prompt_is_issued_again_until_its_tries_are_over():

@@ -33,7 +33,7 @@ SEED, FAULTS = 7, 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["deterministic", "adapter"])
+@pytest.mark.parametrize("name", ["deterministic", "adapter", "critic"])
 def test_a_run_that_loses_its_processes_ends_with_the_same_weights(name: str, tmp_path: Path):
     dice = random.Random(SEED)
     faults = [draw(dice) for _ in range(FAULTS)]

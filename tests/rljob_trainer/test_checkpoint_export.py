@@ -154,7 +154,7 @@ def test_a_checkpoint_of_another_model_is_refused(finished, tmp_path, changes, p
 
 def test_a_checkpoint_without_reference_is_refused_where_one_is_needed(finished, tmp_path):
     ref, _ = finished
-    with pytest.raises(JobError, match=r"restore the model, algorithm\.advantage and algorithm\.kl"):
+    with pytest.raises(JobError, match=r"restore the model, algorithm\.advantage, algorithm\.kl"):
         alone(make_spec(), restore, str(tmp_path / "policy"), "rl", ref)
     alone(make_spec(algorithm={"preset": "dapo"}), restore, str(tmp_path / "policy"), "rl", ref)
 

@@ -50,14 +50,14 @@ LEFT: Mapping[str, tuple[str, ...]] = {
     "gspo_trainer/test_gspo_3b_math": ("trainer.experiment_name", "trainer.nnodes"),
     "sglang_multiturn/run_qwen2.5-3b_gsm8k_multiturn": (
         "actor_rollout_ref.rollout.name",
-        "actor_rollout_ref.rollout.over_sample_rate",
         "trainer.experiment_name",
     ),
     "sglang_multiturn/run_qwen3_4b_dapo_multiturn": (
-        "actor_rollout_ref.rollout.multi_turn.enable",
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path",
         "actor_rollout_ref.rollout.name",
         "data.custom_cls.name",
         "data.custom_cls.path",
+        "spec.environment.path",
     ),
     "tuning/0.5b/qwen2-0.5b_grpo-lora_1_h100_fsdp_vllm": (
         "trainer.experiment_name",
@@ -135,6 +135,45 @@ def test_the_defaults_of_verl_are_kept_where_those_of_rljob_differ() -> None:
 )
 def test_a_setting_changes_its_field(setting: str, field: str, value: object) -> None:
     assert spec(conversion_of(GRPO[0], [*GRPO[1:], setting]))["algorithm"].get(field) == value
+
+
+def test_several_turns_become_an_environment_that_the_reader_writes() -> None:
+    first, *others = LAUNCHES["sglang_multiturn/run_qwen3_4b_dapo_multiturn"]
+    found = spec(conversion_of(first, others))
+    assert found["environment"] == {"path": "environment.py", "maxTurns": 16, "maxEpisodeTokens": 2048 + 16384}
+
+
+def test_groups_by_accuracy_are_bounds_that_one_response_crosses() -> None:
+    more = ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc"]
+    conversion = conversion_of(GRPO[0], [*GRPO[1:], *more])
+    assert not conversion.left
+    found = spec(conversion)["algorithm"]["dynamicSampling"]
+    assert (found["minAccuracy"], found["maxAccuracy"]) == (0.125, 0.875)  # of four responses
+
+
+@pytest.mark.parametrize(
+    ("setting", "left"),
+    [
+        ("reward_model.made_up=3", True),
+        ("reward_model.num_workers=3", False),
+        ("reward_model.model.input_tokenizer=a/b", False),  # no reward model is enabled
+        ("actor_rollout_ref.actor.optim.override_optimizer_config.momentum_dtype=bfloat16", True),
+        ("actor_rollout_ref.actor.optim.total_training_steps=-1", False),
+        ("actor_rollout_ref.actor.optim.made_up=1", True),
+        ("critic.model.lora_rank=8", False),  # without a critic
+    ],
+)
+def test_only_settings_that_are_known_to_change_nothing_are_unneeded(setting: str, left: bool) -> None:
+    assert bool(conversion_of(GRPO[0], [*GRPO[1:], setting]).left) == left
+
+
+def test_trl_s_settings_of_vllm_count_if_vllm_samples(tmp_path: Path) -> None:
+    file = tmp_path / "grpo.yaml"
+    file.write_text("{model_name_or_path: a/b, dataset_name: a/c, reward_funcs: [r.f], use_vllm: true}")
+    more = ["vllm_importance_sampling_cap=2.0", "vllm_server_port=8000"]
+    used, unused = (conversion_of(str(file), [*more, f"use_vllm={value}"]).left for value in ("true", "false"))
+    assert sorted(used) == ["vllm_importance_sampling_cap", "vllm_importance_sampling_correction"]
+    assert not unused
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
 from rljob_trainer.errors import DataError, InfrastructureError
+from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.rank.results import LARGEST_NORM, CriticOrder
 from rljob_trainer.rank.supported import check_critic
 from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.lora_support import lora_spec, write_adapter
 from tests.rljob_trainer.rank_support import (
     MARK,
     alone,
@@ -173,6 +175,35 @@ def skipped_step(worker, folder):
 def test_values_of_nothing_are_refused(folder):
     with pytest.raises(InfrastructureError, match="no groups are prepared"):
         alone(ppo(), lambda worker: (begin(worker, folder), worker.values()))
+
+
+# ---------------------------------------------------------------------- beside an adapter
+
+
+def beside_adapter(worker, folder):
+    """The critic as it begins, and what one step changes."""
+    begin(worker, folder)
+    first, policy = weights(worker), parameters(worker)
+    step(worker)
+    changed = {name for name, each in parameters(worker).items() if not torch.equal(each, policy[name])}
+    return first, changed, {name for name, each in weights(worker).items() if not torch.equal(each, first[name])}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_beside_an_adapter_the_critic_is_whole_and_begins_with_what_the_adapter_adds(
+    tmp_path, folder, two_ranks, ranks
+):
+    expected = write_adapter(folder, tmp_path).merge_and_unload().state_dict()
+    spec = lora_spec(ranks, lora={"path": str(tmp_path)}, algorithm={"preset": "ppo"})
+    spec = with_adapter(spec, tmp_path)
+    found = alone(spec, beside_adapter, folder) if ranks == 1 else two_ranks.run(spec, beside_adapter, folder)[0]
+    critic, of_policy, of_critic = found
+    for name, each in critic.items():
+        if not name.startswith("head."):
+            torch.testing.assert_close(each, expected[name.removeprefix("model.")], rtol=0, atol=1e-6)
+    assert of_policy
+    assert all(".lora_" in name for name in of_policy)
+    assert of_critic == critic.keys()
 
 
 # ---------------------------------------------------------------------- ranks and checkpoints

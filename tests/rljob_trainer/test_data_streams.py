@@ -176,6 +176,26 @@ def test_every_epoch_begins_with_the_easiest_rows(folder, tokenizer):
         resumed.load_state_dict(plain.state_dict())
 
 
+def test_measured_rewards_order_the_next_epoch_and_survive_a_resume(folder, tokenizer):
+    measuring, resumed = (stream_of(folder, tokenizer, measures=True) for _ in range(2))
+    plain = stream_of(folder, tokenizer)
+    count = len(load_prompts(data(), tokenizer, folder))
+    rows = [int(task.id.split("/")[1]) for task in measuring.next(count)]
+    assert rows == [int(task.id.split("/")[1]) for task in plain.next(count)], "the first epoch is as it was"
+    for row in rows[1:]:
+        measuring.measure(f"0/{row}/0", float(row % 3))
+    first = measuring.next(1)
+    measuring.measure(first[0].id, -5.0)  # in this epoch it changes nothing
+    resumed.load_state_dict(json.loads(json.dumps(measuring.state_dict())))
+    left = [measuring.next(count - 1), resumed.next(count - 1)]
+    assert [task.id for task in left[0]] == [task.id for task in left[1]]
+    second = [int(task.id.split("/")[1]) for task in first + left[0]]
+    assert second[-1] == rows[0], "it was not measured"
+    assert [row % 3 for row in second[:-1]] == sorted((row % 3 for row in rows[1:]), reverse=True)
+    third = [stream.next(1)[0].id for stream in (measuring, resumed)]
+    assert third[0] == third[1] != first[0].id
+
+
 def test_a_row_without_its_difficulty_is_named(folder, tokenizer):
     with pytest.raises(
         DataError, match=r"data\.difficulty needs a number in extra_info\.level, not None; extra_info has"

@@ -227,6 +227,22 @@ def test_the_end_of_an_order_aborts_its_requests_and_leaves_others_alone(episode
     assert episodes.same(ORDER) is None
 
 
+def test_an_order_that_has_enough_is_aborted_and_nothing_of_the_rest_is_kept(episodes, site):
+    """Two of three groups are answered; the driver waits for two."""
+    number = begun(episodes, site)
+    site.engine.answer(1)
+    (news,) = [episodes.news(number, 0, 10, enough=2)]
+    assert len(news.groups) == 2
+    episodes.abort(number)
+    assert len(site.engine.aborted) == 1
+    site.engine.answer()  # too late
+    assert sum(map(len, site.kept)) == 2
+    assert episodes.same(ORDER) is None
+    with pytest.raises(InfrastructureError, match="was ended"):
+        episodes.news(number, 2, 0)
+    episodes.abort(number)  # of a driver that asks again: nothing happens
+
+
 def test_a_number_is_given_to_one_order_alone(episodes):
     first = episodes.begin(ORDER, ())
     episodes.end()

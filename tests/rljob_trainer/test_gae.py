@@ -36,6 +36,15 @@ def test_with_lambda_1_the_critic_learns_discounted_rewards_whatever_its_values(
     np.testing.assert_allclose(value_targets(batch([3.0, -1.0, 7.0, 2.0]), 1.0), [0.25, 0.5, 1.0, 0.0], atol=1e-6)
 
 
+def test_lambda_follows_the_length_of_each_episode():
+    """alpha 0.5: 1 - 1 / 1.5 = 1/3 of 3 tokens, and 0 instead of -1 of one. The first sum is -0.375 + 0.25 / 6."""
+    given = batch([0.5, 0.25, 1.0, 2.0], lambda_alpha=0.5)
+    sums = np.array([-0.375 + 0.25 / 6, 0.25, 0.0, -2.0])
+    whitened = (sums - sums.mean()) / np.sqrt(sums.var() + 1e-8)
+    np.testing.assert_allclose(ADVANTAGES["gae"](given), whitened, atol=1e-6)
+    np.testing.assert_array_equal(value_targets(given, 1.0), value_targets(batch([0.5, 0.25, 1.0, 2.0]), 1.0))
+
+
 def test_penalties_are_rewards_of_their_tokens():
     given = batch([0.0] * 4, token_penalties=np.array([0.1, 0.2, 0.3, 0.4], np.float32), gamma=1.0)
     np.testing.assert_allclose(value_targets(given, 1.0), [0.4, 0.5, 0.7, -0.4], atol=1e-6)

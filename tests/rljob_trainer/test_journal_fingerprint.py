@@ -3,6 +3,7 @@
 import hashlib
 import struct
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,12 +193,12 @@ NEITHER = {
 def test_each_fingerprint_changes_with_its_own_fields_alone(tmp_path, path, value):
     old, new = spec_of(), spec_of(**{path: value})
     assert (rollout_fingerprint(old, tmp_path) != rollout_fingerprint(new, tmp_path)) == (path in ROLLOUT)
-    assert (update_fingerprint(old) != update_fingerprint(new)) == (path in UPDATE)
+    assert (update_fingerprint(old, tmp_path) != update_fingerprint(new, tmp_path)) == (path in UPDATE)
     assert (step_of(old, tmp_path) != step_of(new, tmp_path)) == (path not in NEITHER)
 
 
 def step_of(spec, folder):
-    return step_fingerprint(spec, update_fingerprint(spec), rollout_fingerprint(spec, folder))
+    return step_fingerprint(spec, update_fingerprint(spec, folder), rollout_fingerprint(spec, folder))
 
 
 def test_what_a_step_uses_depends_on_how_many_groups_it_takes(tmp_path):
@@ -206,7 +207,21 @@ def test_what_a_step_uses_depends_on_how_many_groups_it_takes(tmp_path):
 
 def test_more_steps_change_no_update_whose_learning_rate_is_constant():
     few, many = (spec_of(actor__lrSchedule="constant", training__steps=steps) for steps in (10, 11))
-    assert update_fingerprint(few) == update_fingerprint(many)
+    assert update_fingerprint(few, Path()) == update_fingerprint(many, Path())
+
+
+@pytest.mark.parametrize("field", ["advantageFrom", "lossFrom"])
+@pytest.mark.parametrize(("source", "file"), [({"path": "mine.py"}, "mine.py"), ({"module": "a.mine"}, "a/mine.py")])
+def test_the_content_of_an_own_advantage_or_loss_counts_in_updates(tmp_path, field, source, file):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("1")
+    spec = spec_of(**{f"algorithm__{field}": source})
+    before = update_fingerprint(spec, tmp_path), rollout_fingerprint(spec, tmp_path)
+    path.write_text("2")
+    after = update_fingerprint(spec, tmp_path), rollout_fingerprint(spec, tmp_path)
+    assert before[0] != after[0]
+    assert before[1] == after[1]
 
 
 @pytest.mark.parametrize("file", ["reward.py", "package/mine.py", "package/mine/__init__.py"])

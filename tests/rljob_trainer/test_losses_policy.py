@@ -48,7 +48,7 @@ def evaluate(
 
 
 def test_every_loss_of_the_api_is_registered():
-    assert set(LOSSES) == set(get_args(Loss))
+    assert set(LOSSES) == set(get_args(Loss)) - {"custom"}
 
 
 def test_clip_takes_the_smaller_promise():

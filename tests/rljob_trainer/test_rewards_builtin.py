@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from rljob_api.v1alpha1.rewards import Builtin
@@ -206,6 +207,12 @@ def test_every_builtin_of_the_api_exists():
         (1, Score(1.0)),
         (True, Score(1.0)),
         ({"score": 0.5, "acc": True, "pred": "x"}, Score(0.5, {"acc": 1.0})),
+        ({"score": 1, "spans": [(3, 0.5), [np.int64(7), -1]]}, Score(1.0, {}, ((3, 0.5), (7, -1.0)))),
+        ({"score": 1, "spans": []}, Score(1.0)),
+        ({"score": 1, "spans": 2}, Score(1.0, {"spans": 2.0})),  # a number of its own
+        ({"score": 1, "spans": [3]}, Failure("returned the span 3, not a pair (end character, value)")),
+        ({"score": 1, "spans": [(1.5, 2)]}, Failure("returned the span (1.5, 2), not a pair (end character, value)")),
+        ({"score": 1, "spans": [(1, float("inf"))]}, Failure("returned the span (1, inf), whose value is not finite")),
         (float("nan"), Failure("returned nan")),
         (float("-inf"), Failure("returned -inf")),
         (1e31, Failure("returned 1e+31")),
@@ -224,8 +231,6 @@ def test_what_counts_as_a_score(returned, expected):
 
 
 def test_numpy_numbers_count_and_arrays_do_not():
-    import numpy as np
-
     assert to_score(np.float32(0.5)) == Score(0.5)
     assert isinstance(to_score(np.array([1.0, 2.0])), Failure)
 

@@ -100,7 +100,7 @@ class Site:
     host: CountedClient
     heartbeats: Heartbeats
 
-    def collect(self, step: int, seconds: float = 100.0) -> Rollout:
+    def collect(self, step: int, seconds: float = 100.0, enough: int = TASKS) -> Rollout:
         heartbeats, policy = self.heartbeats, make_spec().recovery
         repair = Repair(policy, self.engines, self.host.replace, heartbeats.diagnose, worth_spare=False)
         rollouts = Rollouts(
@@ -108,9 +108,8 @@ class Site:
             heartbeats=heartbeats, phase=lambda _: nullcontext(), shares_memory=False, seconds=seconds,
         )  # fmt: skip
         tasks = [Task(f"0/{i}/0", [], np.arange(i, i + 3, dtype=np.int32), "", {}, "t") for i in range(TASKS)]
-        return rollouts.collect(
-            Order("training", PolicyName(0, f"policy {step}"), tasks, SAMPLES, Sampling(max_tokens=4))
-        )
+        order = Order("training", PolicyName(0, f"policy {step}"), tasks, SAMPLES, Sampling(max_tokens=4))
+        return rollouts.collect(order, lambda groups: enough - len(groups))
 
     def begun(self) -> list[str]:
         """Groups that engines began to make, in order, repetitions included."""
@@ -185,6 +184,21 @@ def test_a_killed_engine_costs_the_group_that_it_was_making_and_the_journal_has_
         assert len(site.begun()) == TASKS + 1, "nothing is made again for the same policy and settings"
         digests = [[group.summary.digest for group in each.groups] for each in (rollout, again)]
         assert digests[0] == digests[1]
+
+
+def test_the_slowest_groups_are_aborted_once_enough_are_finished_and_leave_no_record(tmp_path: Path):
+    with site_in(tmp_path, pace=0.5) as site:
+        rollout = site.collect(1, enough=2)
+        names = [group.summary.task_id for group in rollout.groups]
+        assert 2 <= len(names) < TASKS
+        assert names == sorted(names)
+        assert set(rollout.finished) == set(names)
+        again = site.collect(1, enough=2)  # a driver that died before it used them
+        assert [group.summary.digest for group in again.groups] == [group.summary.digest for group in rollout.groups]
+        assert again.journaled == len(names)
+        whole = site.collect(1)
+        assert_whole(whole)
+        assert whole.journaled == len(names), "nothing of the others was kept"
 
 
 SLOW = """

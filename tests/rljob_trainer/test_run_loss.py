@@ -104,3 +104,37 @@ def test_a_second_ctrl_c_ends_a_step_that_hangs(place: Machine, tmp_path: Path):
     assert "Ctrl-C again stops at once" in ended.out
     assert "Traceback" not in ended.out
     assert list_checkpoints(Volume(run)) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_oversamples_trains_on_whole_steps_without_its_slowest_groups(place: Machine, tmp_path: Path):
+    """The engine makes one group at a time, so most of those beyond the first four are aborted."""
+    sampling = {"dynamicSampling": {"oversample": 1.0}}
+    rollout = {"maxNumSeqs": 2}
+    job = write_job(tmp_path, algorithm=sampling, rollout=rollout, training={"steps": 3})
+    ended = finish(place.start_run(job, "--dir", tmp_path / "run"))
+    assert ended.code == 0, ended.out
+    lines = trained(tmp_path / "run")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert all(1 <= line["groups/aborted"] <= 4 for line in lines), [line["groups/aborted"] for line in lines]
+
+
+@pytest.mark.slow
+def test_validations_of_an_average_leave_the_training_as_it_is(place: Machine, tmp_path: Path):
+    found = {}
+    for name, actor in (("plain", {}), ("averaged", {"emaDecay": 0.5})):
+        blocks: dict[str, Any] = {
+            "actor": {"learningRate": 3e-2} | actor,
+            "data": {"validation": ["synthetic://reverse-text?rows=8&maxLength=6"]},
+            "rollout": {"deterministic": True, "validation": {"samplesPerPrompt": 4, "temperature": 1.0}},
+            "training": {"steps": 4, "validateEvery": 2},
+        }
+        job = write_job(tmp_path, name, **blocks)
+        ended = finish(place.start_run(job, "--dir", tmp_path / "runs" / name))
+        assert ended.code == 0, ended.out
+        found[name] = trained(tmp_path / "runs" / name)
+    losses = [[line["actor/loss"] for line in found[name]] for name in found]
+    assert losses[0] == losses[1]
+    rewards = [[line["validation/reward"] for line in found[name] if "validation/reward" in line] for name in found]
+    assert len(rewards[0]) == len(rewards[1]) == 2
+    assert rewards[0] != rewards[1], "the average answers"

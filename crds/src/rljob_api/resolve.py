@@ -49,6 +49,7 @@ class ResolvedActor(Actor):
 
 
 class ResolvedCritic(Critic):
+    warmup_steps: int
     epochs: int
     mini_batch_size: int
     lambda_: float
@@ -101,6 +102,7 @@ class ResolvedAlgorithm(Algorithm):
     sppo_eta: float
     gamma: float
     lambda_: float
+    lambda_alpha: float
     kl: ResolvedKl
     entropy_coefficient: float
     positive_nll_coefficient: float
@@ -162,7 +164,8 @@ def resolve(spec: RLJobSpec) -> ResolvedSpec:
     filled = spec.model_dump()
     filled["algorithm"] = _algorithm(spec.algorithm)
     filled["actor"]["mini_batch_size"] = spec.actor.mini_batch_size or spec.data.prompts_per_step
-    filled["critic"] = _critic(spec.critic or Critic(), filled) if filled["algorithm"]["advantage"] == "gae" else None
+    needs_values = filled["algorithm"]["advantage"] == "gae"
+    filled["critic"] = _critic(spec.critic or Critic(), filled) if needs_values or spec.critic is not None else None
     filled["cluster"]["ranks_per_node"] = spec.cluster.ranks_per_node or spec.cluster.gpus_per_node or 1
     scratch = filled["model"]["from_scratch"]
     if scratch is not None:
@@ -181,6 +184,7 @@ def _critic(critic: Critic, filled: dict[str, Any]) -> dict[str, object]:
         "epochs": filled["actor"]["epochs"],
         "mini_batch_size": filled["actor"]["mini_batch_size"],
         "lambda_": filled["algorithm"]["lambda_"],
+        "warmup_steps": PRESETS[filled["algorithm"]["preset"]].critic_warmup_steps,
     }
     return critic.model_dump() | governed | critic.model_dump(include=set(governed), exclude_none=True)
 
@@ -194,6 +198,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         "aggregation": row.aggregation,
         "gamma": row.gamma,
         "lambda_": row.lambda_,
+        "lambda_alpha": row.lambda_alpha,
         "entropy_coefficient": row.entropy_coefficient,
         "positive_nll_coefficient": row.positive_nll_coefficient,
     }
@@ -212,6 +217,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         preset
         | asdict(LOSS_SETTINGS[algorithm.loss or row.loss])
         | written
+        | {name: "custom" for name in ("advantage", "loss") if f"{name}_from" in written}
         | {
             "kl": kl | written.get("kl", {}),
             "dynamic_sampling": sampling | written.get("dynamic_sampling", {}),

@@ -61,6 +61,63 @@ them. If `rollout_corr/kl` is above about 0.01, or `rollout_corr/rollout_is_eff_
   Its presets with `lossType` reinforce need `algorithm.loss: gpg`.
 """
 
+_OWN = """## Your own
+
+`algorithm.advantageFrom` and `algorithm.lossFrom` name a function in a Python file (`path`) or an importable module,
+and its keyword `arguments`. `entry` is its name, by default `compute_advantage` and `compute_loss`.
+
+```yaml
+  algorithm:
+    advantageFrom: {path: mine.py}
+    lossFrom: {path: mine.py, arguments: {bound: 3.0}}
+```
+
+```python
+def compute_advantage(batch):
+    \"\"\"The distance of each episode's reward from the step's mean.\"\"\"
+    return batch.spread(batch.scores() - batch.rewards.mean())
+
+
+def compute_loss(batch, bound=5.0):
+    \"\"\"Policy gradient, with the weight of a token up to a bound.\"\"\"
+    weight = batch.ratio().detach()
+    return -weight.clamp(max=bound) * batch.advantages * batch.log_probs, weight > bound
+```
+
+`compute_advantage(batch)` runs in the driver, on numpy arrays of a whole step: N episodes with T tokens in the loss.
+
+| attribute | shape | meaning |
+| --- | --- | --- |
+| `rewards`, `groups` | [N] | rewards; equal numbers for episodes of one prompt |
+| `lengths` | [N] | tokens in the loss of each episode; their sum is T |
+| `token_penalties` | [T] | KL penalties, if `kl.placement` is `reward`; else None |
+| `values` | [T] | of the critic, if the job has a `critic`; else None |
+| `gamma`, `lambda_` | numbers | `algorithm.gamma` and `lambda` |
+| `scores()` | [N] | rewards minus penalties |
+| `spread(numbers)` | [N] to [T] | every token gets its episode's number |
+
+It returns [T] finite numbers. `compute_loss(batch)` runs in every rank, on torch tensors of some whole trajectories.
+
+| attribute | shape | meaning |
+| --- | --- | --- |
+| `log_probs` | [T] | of the sampled tokens; the only tensor with a gradient |
+| `advantages` | [T] | as computed |
+| `ratio()`, `log_ratio()` | [T] | to the policy at the start of the step |
+| `engine_log_probs`, `reference_log_probs` | [T] | of the engine that sampled, and of the KL's reference; or None |
+| `lengths` | [n] | tokens of each trajectory |
+| `sequence_sums(x)`, `sequence_means(x)` | [T] | over a token's trajectory |
+
+It returns the loss [T], to be minimised, or a pair of it and of the clipped tokens [T], which `actor/clip_fraction`
+and `earlyStop.clipFraction` count. `algorithm.aggregation`, `kl`, `entropyCoefficient` and `rolloutCorrection` apply
+to it as to any loss. A sum over more than a trajectory would depend on how trajectories are packed.
+
+`rljob validate` and `rljob run` call both on a few tokens, in a process of their own, and report wrong signatures,
+shapes, numbers that are not finite, and a missing gradient. The code has the rights of the trainer's processes; unlike
+rewards, it sees their whole environment. In a cluster, every node needs the file: put it into the image or on a volume.
+The file's content is part of the run's fingerprint, as that of reward files: after a change, a resume continues from
+the checkpoint and replays no step of the journal.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -126,7 +183,7 @@ def _corrections() -> Iterator[str]:
 
 def render() -> str:
     """The page as Markdown."""
-    parts = (*_presets(), *_section(_ADVANTAGES, ADVANTAGES), *_section(_LOSSES, LOSSES), *_corrections())
+    parts = (*_presets(), *_section(_ADVANTAGES, ADVANTAGES), *_section(_LOSSES, LOSSES), _OWN, *_corrections())
     return "\n".join((_HEAD, *parts)).rstrip() + "\n"
 
 

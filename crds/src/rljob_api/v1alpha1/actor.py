@@ -4,7 +4,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero
+from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero, Rule
+from rljob_api.v1alpha1.terms import LrSchedule
+
+
+def schedule_rules(block: str) -> tuple[Rule, ...]:
+    """Of the learning rate's fields. block: that has them."""
+    return (
+        Rule(
+            "double(self.minLrRatio) == 0.0 || self.lrSchedule != 'constant'",
+            f"a constant learning rate does not fall: remove {block}.minLrRatio, or set {block}.lrSchedule",
+            "minLrRatio",
+        ),
+        Rule(
+            "!has(self.lrDecaySteps) || self.lrSchedule == 'wsd'",
+            f"only schedule wsd reads lrDecaySteps: set {block}.lrSchedule to wsd, or remove it",
+            "lrDecaySteps",
+        ),
+    )
 
 
 class Fsdp(ApiModel):
@@ -33,13 +50,28 @@ class Fsdp(ApiModel):
 class Actor(ApiModel):
     """The optimizer and its batches."""
 
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="Of the policy. muon makes orthogonal updates of the matrices in the decoder's layers, of the size"
+        " of AdamW's, and leaves the rest to AdamW. Every rank computes each of them whole.",
+    )
     learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(1e-6, description="Peak learning rate of AdamW.")
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+    lr_schedule: LrSchedule = Field(
         "constant",
-        description="Learning rate after the warm-up; linear and cosine reach 0 at the last step.",
+        description="Learning rate after the warm-up. linear and cosine fall to minLrRatio over all steps; wsd (warm-up"
+        ", stable, decay) stays, and falls linearly in the last lrDecaySteps.",
     )
     lr_warmup_steps: CountOrZero = Field(0, description="Steps in which the learning rate rises linearly from 0.")
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="What a falling learning rate ends at, as a share of its peak."
+    )
+    lr_decay_steps: Count | None = Field(
+        None, description="Steps in which wsd falls; the default is a tenth of all steps."
+    )
     weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(0.01, description="AdamW's decoupled weight decay.")
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        "all", description="What weight decay acts on: all weights, or all but biases and the weights of norms."
+    )
     beta1: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.9, description="AdamW's decay rate of the mean of the gradient."
     )
@@ -48,6 +80,11 @@ class Actor(ApiModel):
     )
     grad_clip: Annotated[float, Field(gt=0, le=1_000_000)] = Field(
         1.0, description="Largest norm of the gradient over all ranks; a larger gradient is scaled down."
+    )
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Keep an exponential moving average of the policy, of which this share remains in a step."
+        " Validations and `rljob export --ema` use it; training and its samples do not.",
     )
     mini_batch_size: Count | None = Field(
         None,
@@ -74,3 +111,12 @@ class Actor(ApiModel):
         " The default is to compile on GPUs and not on CPUs.",
     )
     fsdp: Fsdp = Field(default_factory=Fsdp, description="Sharding.")
+
+    rules = (
+        *schedule_rules("actor"),
+        Rule(
+            "self.optimizer == 'adamw' || self.fsdp.offload == 'none'",
+            "muon needs gradients and momentum on the GPU: set actor.fsdp.offload to none, or actor.optimizer to adamw",
+            "optimizer",
+        ),
+    )

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel, Count, Rule
 from rljob_api.v1alpha1.governed import governed
+from rljob_api.v1alpha1.own_functions import OwnAdvantage, OwnLoss
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rollout_correction import RolloutCorrection, of_correction, rejections
 from rljob_api.v1alpha1.terms import (
@@ -34,6 +35,7 @@ __all__ = [
     "Loss",
     "Preset",
     "of_preset",
+    "or_own",
 ]
 
 
@@ -42,8 +44,14 @@ def of_preset(field: str, column: str, owner: str = "self") -> str:
     return governed(field, {preset: getattr(row, column) for preset, row in PRESETS.items()}, owner)
 
 
-_ADVANTAGE = of_preset("advantage", "advantage")
-_LOSS = of_preset("loss", "loss")
+def or_own(field: str, owner: str = "self") -> str:
+    """CEL for the value of advantage or loss, which is custom with a function of the user's own."""
+    return f"(has({owner}.{field}From) ? 'custom' : {of_preset(field, field, owner)})"
+
+
+_ADVANTAGE = or_own("advantage")
+_LOSS = or_own("loss")
+_ALPHA = of_preset("lambdaAlpha", "lambda_alpha")
 _AGGREGATION = of_preset("aggregation", "aggregation")
 _PLACEMENT = of_preset("kl.placement", "kl_placement")
 _COEFFICIENT = of_preset("kl.coefficient", "kl_coefficient")
@@ -96,15 +104,19 @@ EFFECTIVE = {
     "dpoBeta": _with_losses("dpo"),
     "sppoEta": _with_losses("sppo"),
     "gamma": (
-        f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo'] || {PER_STEP}",
-        "advantage is reinforce_plus_plus, gae or gigpo, or stepwiseAdvantage is per_step",
+        f"{_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'custom'] || {PER_STEP}",
+        "advantage is reinforce_plus_plus, gae, gigpo or one of your own, or stepwiseAdvantage is per_step",
     ),
     "stepwiseAdvantage": (
-        f"!({_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'remax', 'best_worst'])",
-        "advantage compares the episodes of a group, and is neither gigpo nor best_worst",
+        f"!({_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'remax', 'best_worst', 'custom'])",
+        "advantage compares the episodes of a group, and is neither gigpo, best_worst nor one of your own",
     ),
     "stepAdvantageW": (f"{_ADVANTAGE} == 'gigpo'", "advantage is gigpo"),
-    "lambda": (f"{_ADVANTAGE} == 'gae'", "advantage is gae"),
+    "lambda": (
+        f"{_ADVANTAGE} in ['gae', 'custom'] && double({_ALPHA}) == 0.0",
+        "advantage is gae, or one of your own, and lambdaAlpha is 0",
+    ),
+    "lambdaAlpha": (f"{_ADVANTAGE} == 'gae'", "advantage is gae"),
     "kl.estimator": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.coefficient": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
     "kl.controller": _PENALTY,
@@ -129,6 +141,7 @@ _REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinfor
 
 UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
     "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries", "stepwiseAdvantage", "stepAdvantageW",
+    "advantageFrom", "lossFrom",
 )  # fmt: skip
 """The fields that no preset sets."""
 
@@ -149,6 +162,7 @@ GOVERNED = (
 _CORRECTS = " || ".join(
     (
         f"{_CORRECTION}.preset != 'disabled'",
+        "double(self.dynamicSampling.oversample) != 0.0",
         *(f"has({_CORRECTION}.{field})" for field in ("rolloutIs", "rolloutRs", "bypassMode")),
     )
 )
@@ -226,6 +240,13 @@ class DynamicSampling(ApiModel):
             " step after."
         ),
     )
+    oversample: Annotated[float, Field(ge=0, le=10)] = Field(
+        0.0,
+        description=(
+            "Groups that a round begins beyond those that it needs, as a share of these. Once enough are finished, the"
+            " others are aborted, and their prompts left out until the next epoch (verl's over_sample_rate)."
+        ),
+    )
 
     rules = (
         Rule(
@@ -266,7 +287,11 @@ class Algorithm(ApiModel):
         ),
     )
     advantage: Advantage | None = Field(None, description="Advantage estimator.")
+    advantage_from: OwnAdvantage | None = Field(
+        None, description="An advantage estimator of your own, in place of advantage."
+    )
     loss: Loss | None = Field(None, description="Policy loss.")
+    loss_from: OwnLoss | None = Field(None, description="A policy loss of your own, in place of loss.")
     aggregation: Aggregation | None = Field(
         None,
         description=(
@@ -357,6 +382,13 @@ class Algorithm(ApiModel):
             " less variance, and more of the critic's errors."
         ),
     )
+    lambda_alpha: Annotated[float, Field(ge=0, le=1000)] | None = Field(
+        None,
+        description=(
+            "Above 0, gae's lambda follows the response's length l: 1 - 1 / (lambdaAlpha l), at least 0 (VAPO; 0.05 in"
+            " its paper). The critic's returns keep critic.lambda."
+        ),
+    )
     kl: Kl = Field(default_factory=Kl, description="Penalty for leaving the reference model.")
     entropy_coefficient: Annotated[float, Field(ge=0, le=10)] | None = Field(
         None, description="Weight of the entropy bonus, which keeps the policy exploring."
@@ -380,6 +412,15 @@ class Algorithm(ApiModel):
     )
 
     rules = (
+        *(
+            Rule(
+                f"!has(self.{field}) || (self.{field} == 'custom') == has(self.{field}From)",
+                f"algorithm.{field} is custom with a function of your own in {field}From, and only then: set"
+                f" {field}From, or change {field}",
+                field,
+            )
+            for field in ("advantage", "loss")
+        ),
         *(
             Rule(
                 f"!has(self.{field}) || {condition}",

@@ -1,10 +1,12 @@
 """`spec.critic`: the model of values that advantage gae compares rewards with (PPO)."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
+from rljob_api.v1alpha1.actor import schedule_rules
 from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero, Path
+from rljob_api.v1alpha1.terms import LrSchedule
 
 
 class Critic(ApiModel):
@@ -23,15 +25,23 @@ class Critic(ApiModel):
         ),
     )
     learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(1e-5, description="Peak learning rate of AdamW.")
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="Learning rate after the warm-up; linear and cosine reach 0 at the last step."
+    lr_schedule: LrSchedule = Field(
+        "constant",
+        description="Learning rate after the warm-up. linear and cosine fall to minLrRatio over all steps; wsd (warm-up"
+        ", stable, decay) stays, and falls linearly in the last lrDecaySteps.",
     )
     lr_warmup_steps: CountOrZero = Field(0, description="Steps in which the learning rate rises linearly from 0.")
-    warmup_steps: CountOrZero = Field(
-        0,
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="What a falling learning rate ends at, as a share of its peak."
+    )
+    lr_decay_steps: Count | None = Field(
+        None, description="Steps in which wsd falls; the default is a tenth of all steps."
+    )
+    warmup_steps: CountOrZero | None = Field(
+        None,
         description=(
             "First RL steps in which only the critic learns (verl's critic_warmup); the policy's learning rate begins"
-            " after them."
+            " after them. The default is 50 with preset vapo, else 0."
         ),
     )
     weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(0.01, description="AdamW's decoupled weight decay.")
@@ -62,3 +72,5 @@ class Critic(ApiModel):
             " algorithm.lambda."
         ),
     )
+
+    rules = schedule_rules("critic")

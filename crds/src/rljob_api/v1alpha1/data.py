@@ -47,4 +47,11 @@ class Data(ApiModel):
             " Rows of equal difficulty keep the order of shuffle."
         ),
     )
+    measured_difficulty: bool = Field(
+        False,
+        description=(
+            "From the second epoch on, begin with the rows whose responses had the highest mean reward when they were"
+            " last sampled. Rows that no step has sampled come last."
+        ),
+    )
     seed: Seed = Field(0, description="Seed of the shuffling.")

@@ -38,6 +38,7 @@ LOSS_SETTINGS: dict[Loss, LossSettings] = {
     "dppo_tv": LossSettings(clip_ratio_low=0.15, clip_ratio_high=0.15, clip_ratio_c=20.0),
     "dppo_kl": LossSettings(clip_ratio_low=0.05, clip_ratio_high=0.05, clip_ratio_c=20.0),
     "topr": LossSettings(),
+    "custom": LossSettings(),
     "dpo": LossSettings(),
     "sppo": LossSettings(),
 }
@@ -70,6 +71,7 @@ class PresetRow:
     aggregation: Aggregation = "token_mean"
     gamma: float = 1.0
     lambda_: float = 1.0
+    lambda_alpha: float = 0.0
     kl_placement: KlPlacement = "none"
     kl_estimator: KlEstimator = "k3"
     kl_coefficient: float = 0.001
@@ -80,6 +82,7 @@ class PresetRow:
     positive_nll_coefficient: float = 0.0
     dynamic_sampling_enabled: bool = False
     dynamic_sampling_max_rounds: int = 4
+    critic_warmup_steps: int = 0
 
 
 PRESETS: dict[Preset, PresetRow] = {
@@ -202,6 +205,17 @@ PRESETS: dict[Preset, PresetRow] = {
         " https://arxiv.org/abs/2503.24290 for gamma and lambda of 1 and no KL penalty",
         use="a critic that tells tokens of one response apart; one response a prompt is enough",
         advantage="gae",
+    ),
+    "vapo": PresetRow(
+        paper="Yue et al. 2025, VAPO, sections 4.1 to 4.3 and 5.1: https://arxiv.org/abs/2504.05118. Its critic learns"
+        " alone for 50 steps (critic.warmupSteps), at 2e-6, twice the policy's rate",
+        use="long reasoning with a critic: its returns are not discounted, those of the policy look the less far the"
+        " shorter a response is, and right responses are imitated",
+        advantage="gae",
+        loss="decoupled_clip",
+        lambda_alpha=0.05,
+        positive_nll_coefficient=0.1,
+        critic_warmup_steps=50,
     ),
     "online_dpo": PresetRow(
         paper="Guo et al. 2024, Direct Language Model Alignment from Online AI Feedback:"

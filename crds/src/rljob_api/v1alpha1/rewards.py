@@ -37,8 +37,9 @@ class RewardFunction(ApiModel):
     """One reward with verl's signature: compute_score(data_source, solution_str, ground_truth, extra_info=None).
 
     It gets those of the four that its signature names; ground_truth is None if the row has none. It returns a number,
-    or a mapping whose `score` is the reward; the other numbers of the mapping become metrics. It may be async. A
-    function of lists, (responses, ground_truths), gets the responses of one group and returns a list.
+    or a mapping whose `score` is the reward; the other numbers of the mapping become metrics, and `spans`, a list of
+    (end character, value), rewards of single tokens. It may be async. A function of lists, (responses, ground_truths),
+    gets the responses of one group and returns a list.
     """
 
     builtin: Builtin | None = Field(None, description="A reward function of the trainer.")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rljob_api.v1alpha1.actor import Actor
-from rljob_api.v1alpha1.algorithm import Algorithm, of_preset
+from rljob_api.v1alpha1.algorithm import Algorithm, or_own
 from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_map
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.critic import Critic
@@ -29,7 +29,7 @@ from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
 from rljob_api.v1alpha1.sft import Sft
 from rljob_api.v1alpha1.status import RLJobStatus
-from rljob_api.v1alpha1.terms import OFFLINE, PAIRED
+from rljob_api.v1alpha1.terms import OFFLINE, PAIRED, WITHOUT_GROUPS
 from rljob_api.v1alpha1.training import Checkpoint, Training
 from rljob_api.v1alpha1.transitions import TRANSITIONS, once_ended
 from rljob_api.v1alpha1.unread import unread_rules
@@ -39,9 +39,9 @@ _RANKS = (
     " self.cluster.gpusPerNode == 0 ? 1 : self.cluster.gpusPerNode)"
 )
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
-_ADVANTAGE = of_preset("advantage", "advantage", owner="self.algorithm")
+_ADVANTAGE = or_own("advantage", owner="self.algorithm")
 _SFT = f"self.algorithm.preset in {list(OFFLINE)}"
-_PAIRED = f"{of_preset('loss', 'loss', owner='self.algorithm')} in {list(PAIRED)}"
+_PAIRED = f"{or_own('loss', owner='self.algorithm')} in {list(PAIRED)}"
 _MINI_BATCH = "(has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
 _CRITIC_BATCH = "self.critic.miniBatchSize"
 
@@ -57,7 +57,10 @@ class RLJobSpec(ApiModel):
     actor: Actor = Field(default_factory=Actor, description="Optimisation of the policy.")
     critic: Critic | None = Field(
         None,
-        description="The model of values that algorithm.advantage gae needs; without it, gae has one of its defaults.",
+        description=(
+            "The model of values that algorithm.advantage gae needs, and one of your own may read; without it, gae has"
+            " one of its defaults."
+        ),
     )
     environment: Environment | None = Field(
         None, description="What the policy plays in. The default is a single turn: it answers the prompt."
@@ -130,9 +133,31 @@ class RLJobSpec(ApiModel):
         ),
         *unread_rules(_SFT),
         Rule(
-            f"{_SFT} || {_ADVANTAGE} in ['reinforce_plus_plus', 'remax', 'gae'] || self.rollout.samplesPerPrompt >= 2",
+            f"{_SFT} || {_ADVANTAGE} in {list(WITHOUT_GROUPS)} || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
+        ),
+        Rule(
+            "double(self.algorithm.dynamicSampling.oversample) == 0.0 || !self.rollout.deterministic",
+            "which groups are finished first depends on time: remove algorithm.dynamicSampling.oversample, or set"
+            " rollout.deterministic to false",
+            "algorithm.dynamicSampling.oversample",
+        ),
+        Rule(
+            "self.actor.optimizer == 'adamw' || !has(self.model.lora)",
+            "muon updates whole matrices, and an adapter's are factors: set actor.optimizer to adamw, or remove"
+            " model.lora",
+            "actor.optimizer",
+        ),
+        Rule(
+            "!has(self.actor.emaDecay) || !has(self.model.lora)",
+            "the average of an adapter is not supported yet: remove actor.emaDecay, or model.lora",
+            "actor.emaDecay",
+        ),
+        Rule(
+            "!self.data.measuredDifficulty || !has(self.data.difficulty)",
+            "an epoch has one order: remove data.difficulty, or data.measuredDifficulty",
+            "data.measuredDifficulty",
         ),
         Rule(
             f"has(self.environment) || {_ADVANTAGE} != 'gigpo' && !has(self.algorithm.stepwiseAdvantage)",
@@ -146,14 +171,10 @@ class RLJobSpec(ApiModel):
             "actor.miniBatchSize",
         ),
         Rule(
-            f"!has(self.critic) || {_ADVANTAGE} == 'gae'",
-            "only algorithm.advantage gae reads values: remove critic, or set algorithm.preset to ppo",
+            f"!has(self.critic) || {_ADVANTAGE} in ['gae', 'custom']",
+            "only algorithm.advantage gae, or one of your own, reads values: remove critic, or set algorithm.preset to"
+            " ppo",
             "critic",
-        ),
-        Rule(
-            f"!has(self.model.lora) || {_ADVANTAGE} != 'gae'",
-            "a critic beside an adapter is not supported yet: remove model.lora, or choose another algorithm.advantage",
-            "model.lora",
         ),
         Rule(
             f"!has(self.critic) || !has({_CRITIC_BATCH}) || self.data.promptsPerStep % {_CRITIC_BATCH} == 0 &&"

@@ -130,7 +130,7 @@ class RolloutCorrection(ApiModel):
         None,
         description=(
             'Bound of the weights, as text: "2.0" truncates larger ones to it; "0.5_5.0" makes those outside 0'
-            " (IcePop)."
+            " (IcePop). In quotes: YAML reads 1_5 as the number 15."
         ),
     )
     rollout_is_batch_normalize: bool | None = Field(

@@ -40,6 +40,7 @@ _UNREAD = {
     "model.lora.merge": ("!has(self.model.lora) || !self.model.lora.merge", "send no weights to engines"),
     "actor.miniBatchSize": ("!has(self.actor.miniBatchSize)", "make one optimizer step of data.promptsPerStep rows"),
     "actor.epochs": ("self.actor.epochs == 1", "read each row of a step once"),
+    "data.measuredDifficulty": ("!self.data.measuredDifficulty", "take rows in the order of data.shuffle"),
     "data.difficulty": ("!has(self.data.difficulty)", "take rows in the order of data.shuffle"),
     "data.validation": ("self.data.validation.size() == 0", "do not validate"),
     "training.validateBeforeTraining": ("self.training.validateBeforeTraining", "do not validate"),

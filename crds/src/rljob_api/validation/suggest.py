@@ -52,6 +52,9 @@ VERL_NAMES = {
 }
 """Names in verl's configuration that differ from RLJob's."""
 
+_BOTH_TRAINED = {"lr", "lr_scheduler_type", "ppo_mini_batch_size", "ppo_epochs"}
+"""Those that verl has under actor and under critic."""
+
 FORMER_NAMES = {"gradientCheckpointing": "Write recompute: layer instead of true, and recompute: none instead of false"}
 """Fields of earlier versions, and what replaces them."""
 
@@ -85,7 +88,8 @@ def suggest_field(name: str, siblings: Sequence[str]) -> str:
     if meant := sibling_meant(name, siblings):
         return f"Did you mean {meant}?"
     if name.lower() in VERL_NAMES:
-        return f"Did you mean {VERL_NAMES[name.lower()]}?"
+        meant, own = VERL_NAMES[name.lower()], VERL_NAMES[name.lower()].rpartition(".")[2]
+        return f"Did you mean {own if name.lower() in _BOTH_TRAINED and own in siblings else meant}?"
     if far := closest(camel, list(_places()), cutoff=0.8):
         return f"Did you mean {' or '.join(_places()[far][:_ELSEWHERE_AT_MOST])}?"
     return f"The fields here are {', '.join(siblings)}" if siblings else "Remove it"

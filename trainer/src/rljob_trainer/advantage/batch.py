@@ -37,9 +37,11 @@ class AdvantageBatch:
     token_penalties: [sum(lengths)], coefficient x KL estimate, subtracted from each token's reward; None if the KL
         does not act in the reward.
     baselines: [N], the reward of the greedy answer to each episode's prompt; None without such answers.
+    token_rewards: [sum(lengths)], rewards of single tokens besides `rewards`; None if there are none.
     gamma: discount of token rewards; 1: none.
     values: [sum(lengths)], the critic's value of what comes before each token; None without a critic.
-    lambda_: of gae. turns: of the episodes; None: each is one turn. step_weight: of gigpo's comparison of turns.
+    lambda_: of gae. lambda_alpha: above 0, gae's lambda is 1 - 1 / (lambda_alpha l) of an episode of length l.
+    turns: of the episodes; None: each is one turn. step_weight: of gigpo's comparison of turns.
 
     Raises RewardError for a non-finite reward, JobError for a non-finite penalty or value, ValueError for wrong shapes.
     """
@@ -54,6 +56,8 @@ class AdvantageBatch:
     lambda_: float = 1.0
     turns: Turns | None = None
     step_weight: float = 1.0
+    lambda_alpha: float = 0.0
+    token_rewards: Floats | None = None
 
     def __post_init__(self) -> None:
         shapes = (self.rewards.shape, self.groups.shape, self.lengths.shape)
@@ -63,6 +67,8 @@ class AdvantageBatch:
         if self.baselines is not None:
             require_finite_rewards(self.baselines, self.groups)
         self._check_tokens("token_penalties", "a KL penalty is not finite: the policy has diverged", "actor")
+        if self.token_rewards is not None and self.token_rewards.shape != (self.tokens,):
+            raise ValueError(f"token_rewards must be [{self.tokens}], not {self.token_rewards.shape}")
         self._check_tokens("values", "a value is not finite: the critic has diverged", "critic")
 
     def _check_tokens(self, name: str, problem: str, block: str) -> None:

@@ -49,6 +49,8 @@ from rljob_trainer.lora.base import check_continued
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.memory.sequences import FEW_SEQUENCES, MANY_SEQUENCES
+from rljob_trainer.own.load import with_own_functions
+from rljob_trainer.own.trial import try_advantage
 from rljob_trainer.preflight.attempt import check_fabric
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
@@ -80,12 +82,13 @@ class Wiring:
         self, job: DriverJob, volume: Volume, attempt: int, nonce: str, progress: ProgressReporter, requests: Requests
     ) -> None:
         self._base_dir, self._folder = Path(job.base_dir), volume.root / "model"
-        self._job, self._spec, self._volume = job, with_adapter(job.spec, self._base_dir), volume
+        self._job, self._volume = job, volume
+        self._spec = with_own_functions(with_adapter(job.spec, self._base_dir), self._base_dir)
         self._attempt, self._nonce, self._progress, self._requests = attempt, nonce, progress, requests
         placement = find_nodes(job.spec)  # waits for the nodes whose GPUs cluster_resources counts
         self._device: Literal["cpu", "cuda"] = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
         self._rollout_fingerprint = rollout_fingerprint(job.spec, self._base_dir)
-        update = update_fingerprint(job.spec)
+        update = update_fingerprint(job.spec, self._base_dir)
         self._fingerprints = Fingerprints(update, step_fingerprint(job.spec, update, self._rollout_fingerprint))
         self._resumption = Resumption(job.spec.checkpoint.resume, volume, job.start_id)
         self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder, self._resumption.spared)
@@ -207,7 +210,7 @@ class Wiring:
             key = spec.data.difficulty
             prompts = TaskStream(
                 dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs,
-                difficulties=dataset.difficulties(key) if key else None,
+                difficulties=dataset.difficulties(key) if key else None, measures=spec.data.measured_difficulty,
             )  # fmt: skip
             self._spec = with_length(spec, len(dataset))
         if spec.sft or spec.supervised_only:
@@ -234,7 +237,9 @@ class Wiring:
         return dataset.all("validation")
 
     def _check_arguments(self) -> None:
-        """Raises JobError for arguments that no engine reads; vLLM checks the others as it starts."""
+        """Raises JobError for arguments that no engine reads, or a wrong advantageFrom. vLLM checks the others."""
+        if self._spec.algorithm.advantage_from is not None:
+            try_advantage(self._spec.algorithm, values=self._spec.critic is not None)
         rollout, supervised = self._spec.rollout, self._spec.supervised_only
         if supervised or rollout.engine != "vllm":
             for error in argument_errors(rollout.engine, rollout.engine_arguments, supervised=supervised):

@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from rljob_trainer.checkpoint.adapter import adapter_of
 from rljob_trainer.checkpoint.manifest import MODEL, RANKS, CheckpointRef, counting, newest, survey, verify
-from rljob_trainer.checkpoint.shards import load_shards
+from rljob_trainer.checkpoint.shards import load_shards, saved_shapes
 from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.lora.files import ADAPTER
 from rljob_trainer.rank.loading import bare_model
@@ -39,19 +39,23 @@ def choose_checkpoint(run: Path, step: int | None) -> CheckpointRef:
 
 
 def export_model(
-    ref: CheckpointRef, target: Path, dtype: str, *, trust_remote_code: bool = False, base: Path | None = None
-) -> int:
+    ref: CheckpointRef, target: Path, dtype: str, *, trust_remote_code: bool = False, base: Path | None = None,
+    ema: bool = False,
+) -> int:  # fmt: skip
     """Write the policy's weights, its configuration and its tokenizer to `target`. Returns the bytes of weights.
 
     dtype: "float32" or "bfloat16". trust_remote_code: run Python code that came with the model.
     base: the model below the run's adapter, if it is not any more where the run found it.
+    ema: the average of the policy (actor.emaDecay) in its place.
     Raises DataError if `target` is not empty or cannot be written or the base is missing, InfrastructureError if the
     checkpoint is damaged. After a failure `target` does not exist.
     """
     with _written(ref, target) as part:
+        if ema and not any(name.startswith("ema.") for name in saved_shapes(ref.path / RANKS)):
+            raise DataError(f"{ref.path} holds no average of the policy: leave out --ema, or train with actor.emaDecay")
         adapter = adapter_of(ref)
         if adapter is None:
-            model = _load(ref, trust_remote_code=trust_remote_code)
+            model = _load(ref, "ema" if ema else "policy", trust_remote_code=trust_remote_code)
         else:
             model = adapter.merged(base, trust_remote_code=trust_remote_code)
         model.to(DTYPES[dtype]).save_pretrained(part)
@@ -97,11 +101,11 @@ def _written(ref: CheckpointRef, target: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _load(ref: CheckpointRef, *, trust_remote_code: bool) -> PreTrainedModel:
+def _load(ref: CheckpointRef, role: str, *, trust_remote_code: bool) -> PreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(ref.path / MODEL, trust_remote_code=trust_remote_code)
         model = bare_model(config, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
         raise DataError(f"transformers cannot load the model in {ref.path / MODEL}: {error}") from error
-    load_shards({"policy": {"model": model.state_dict()}}, ref.path / RANKS, alone=True)
+    load_shards({role: {"model": model.state_dict()}}, ref.path / RANKS, alone=True)
     return model

@@ -72,8 +72,8 @@ def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) 
         if isinstance(reason, pickle.UnpicklingError):
             raise _forged(directory, reason) from error
         raise _storage_problem(reason) or JobError(
-            f"{directory.parent.name} does not match this job ({reason}); restore the model, algorithm.advantage "
-            "and algorithm.kl with which it was written, or set this field to never",
+            f"{directory.parent.name} does not match this job ({reason}); restore the model, algorithm.advantage, "
+            "algorithm.kl, actor.optimizer and actor.emaDecay with which it was written, or set this field to never",
             field="spec.checkpoint.resume",
         ) from error
 

@@ -30,6 +30,9 @@ def export(
     base: Annotated[
         Path | None, typer.Option(help="The model that a LoRA run adapts, if it has moved since the run.")
     ] = None,
+    ema: Annotated[
+        bool, typer.Option("--ema", help="Write the average of the policy (actor.emaDecay) in its place.")
+    ] = False,
     trust_remote_code: Annotated[bool, typer.Option(help="Run Python code that comes with the model.")] = False,
 ) -> None:
     """Write a checkpoint as a model that transformers and vLLM load; the adapter of a LoRA run is merged into it."""
@@ -41,11 +44,13 @@ def export(
     ref = choose_checkpoint(run, step)
     clean_up_at_ctrl_c()
     chosen = dtype or (ExportDtype.float32 if adapter else ExportDtype.bfloat16)
+    if adapter and ema:
+        raise typer.BadParameter("an adapter has no average: leave out --ema or --adapter")
     if adapter:
         size = export_adapter(ref, target, chosen.value)
     else:
-        size = export_model(ref, target, chosen.value, trust_remote_code=trust_remote_code, base=base)
-    what = "adapter" if adapter else "policy"
+        size = export_model(ref, target, chosen.value, trust_remote_code=trust_remote_code, base=base, ema=ema)
+    what = "adapter" if adapter else "policy's average" if ema else "policy"
     typer.echo(f"{target}: the {what} of step {ref.manifest.step}, {size / 1e6:.1f} MB in {chosen.value}")
 
 

@@ -38,6 +38,7 @@ def validate(
             )
         )
         problems = in_order([*found.problems, *ours])
+        problems = problems or in_order([*_wrong_algorithm(found, file)])
         errors += len(problems)
         notes = [*found.notes, *([] if problems else _too_large(found, file))]
         if problems or notes:
@@ -182,3 +183,29 @@ def _wrong_environment(judged: "Judged", file: Path) -> "Iterator[Problem]":
         assert error.field is not None
         at = tuple(int(part) if part.isdecimal() else part for part in re.findall(r"\w+", error.field))
         yield Problem(*judged.document.locate(at, key=False), error.field, error.message)
+
+
+def _wrong_algorithm(found: "Validated", file: Path) -> "Iterator[Problem]":
+    """Errors in an advantage or a loss of the user's own. Code that is missing here may exist in the cluster."""
+    from rljob_api import resolve
+    from rljob_api.validation import Problem
+    from rljob_trainer.own.check import own_function_errors
+    from rljob_trainer.paths import is_here, locate
+
+    base_dir = file.resolve().parent
+    for judged, job in zip(found.documents, found.jobs, strict=True):
+        algorithm = job.spec.algorithm
+        missing = {
+            name: None
+            for name in ("advantage_from", "loss_from")
+            if (own := getattr(algorithm, name)) is not None
+            and own.path is not None
+            and not is_here(locate(own.path, base_dir))
+        }
+        spec = resolve(job.spec)
+        here = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update=missing)})
+        for error in own_function_errors(here, base_dir):
+            assert error.field is not None
+            if not error.field.endswith(".module"):
+                place = tuple(error.field.split("."))
+                yield Problem(*judged.document.locate(place, key=False), error.field, error.message)

@@ -152,6 +152,10 @@ def engine(c: Conversion) -> None:
     c.put("rollout.engine", "vllm" if c.get("use_vllm", default=False) else "hf")
     if c.get("use_vllm", default=False) and c.get("vllm_importance_sampling_correction", default=True):
         c.left["vllm_importance_sampling_correction"] = "TRL's default: choose a preset in algorithm.rolloutCorrection"
+    if not c.get("use_vllm", default=False):
+        inert = [key for key in c.settings if key.startswith("vllm_")]
+        c.seen.update(inert)
+        c.unneeded.update({"use_vllm is false": inert} if inert else {})
     if c.get("use_peft", default=False):
         c.put("model.lora.rank", c.number("lora_r", 16))
         c.put("model.lora.alpha", c.number("lora_alpha", 32))

@@ -102,7 +102,9 @@ UNNEEDED: Final = (
              "debug", "do_train", "do_eval", "do_predict", "overwrite_output_dir", "restore_callback_*")),
     Unneeded("data and engine need no such setting", ("dataloader_*", "remove_unused_columns", "label_names",
              "length_column_name", "ignore_data_skip", "per_device_eval_batch_size", "eval_do_*", "eval_use_*",
-             "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics", "vllm_*", "optim_target_modules",
+             "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics", "vllm_server_*",
+             "vllm_group_port", "vllm_enable_sleep_mode", "vllm_max_model_length", "vllm_model_impl",
+             "optim_target_modules",
              "use_transformers_*", "transformers_continuous_*", "vespo_*", "entropy_coef_*", "entropy_target",
              "dataset_streaming", "lora_*")),
 )  # fmt: skip

@@ -184,8 +184,11 @@ def groups(c: Conversion) -> None:
     if enabled:
         endless = "" if rounds else "verl's 0 has no bound"
         c.put("algorithm.dynamicSampling.maxRounds", rounds or 100, endless)
-    if c.get(f"{prefix}.metric") == "acc":
-        c.leave(f"{prefix}.metric", "groups are compared by reward")
+    if c.get(f"{prefix}.metric") == "acc" and enabled:
+        half = 0.5 / c.number(f"{_ROLLOUT}.n", 1)
+        note = "verl's acc: of a group's responses some are right and some wrong; here rewards of 1 and 0"
+        c.put("algorithm.dynamicSampling.minAccuracy", half, note)
+        c.put("algorithm.dynamicSampling.maxAccuracy", 1 - half)
 
 
 def batches(c: Conversion) -> None:
@@ -228,7 +231,7 @@ def _schedule(c: Conversion, optim: str, model: str) -> None:
         c.leave(f"{optim}.lr_scheduler_type", f"choose a schedule in {model}.lrSchedule")
     floor = c.number(f"{optim}.min_lr_ratio", 0.0)
     if floor and kind == "cosine":
-        c.leave(f"{optim}.min_lr_ratio", "the cosine ends at 0")
+        c.put(f"{model}.minLrRatio", floor)
     steps, ratio = c.number(f"{optim}.lr_warmup_steps", -1), c.number(f"{optim}.lr_warmup_steps_ratio", 0.0)
     total = c.number("trainer.total_training_steps", 0)
     if steps > 0:
@@ -270,6 +273,22 @@ def engine(c: Conversion) -> None:
         c.put("rollout.engineArguments", arguments)
 
 
+def turns(c: Conversion) -> None:
+    """verl's tools and interactions are classes of its own, which the reader writes as an environment."""
+    prefix = f"{_ROLLOUT}.multi_turn"
+    enabled, most = c.get(f"{prefix}.enable", default=False), c.number(f"{prefix}.max_assistant_turns")
+    if not enabled:
+        return
+    written = "write verl's tools or interaction as Python functions, and name them in environment.tools"
+    c.put("environment.path", "environment.py", written)
+    c.require("environment.path", written)
+    c.put("environment.maxTurns", most)
+    longest = c.number("data.max_prompt_length", 512) + c.number("data.max_response_length", 512)
+    c.put("environment.maxEpisodeTokens", longest, "verl's max_response_length is of all turns")
+    for name in ("tool_config_path", "interaction_config_path", "function_tool_path"):
+        c.leave(f"{prefix}.{name}", written)
+
+
 def validation(c: Conversion) -> None:
     kwargs = f"{_ROLLOUT}.val_kwargs"
     sampled = c.get(f"{kwargs}.do_sample", default=False)
@@ -297,9 +316,15 @@ def rewards(c: Conversion) -> None:
         functions.append({"builtin": "length_penalty", "arguments": buffer, "weight": weight})
     if c.get("reward_model.enable", default=False):
         model = {"name": "reward-model", "path": c.get("reward_model.model.path"), "kind": "classifier"}
+        if (gpus := c.number("reward_model.rollout.tensor_model_parallel_size", 1)) > 1:
+            model["gpusPerReplica"] = gpus
         c.put("rewards.models", [model], "its servers have GPUs of their own, which vLLM uses")
         if not c.get("custom_reward_function.path"):
             return
+    else:
+        inert = [key for key in c.settings if key.startswith(("reward_model.model.", "reward_model.rollout."))]
+        c.seen.update(inert)
+        c.unneeded.update({"no reward model scores": inert} if inert else {})
     c.put("rewards.functions", functions, "" if c.get("custom_reward_function.path") else _BY_SOURCE)
 
 
@@ -400,7 +425,7 @@ def _listed(value: Any) -> list[str]:
 
 
 RULES: Final[tuple[Callable[[Conversion], None], ...]] = (
-    advantage, loss, kl, groups, batches, prompts, schedule, memory, engine, validation, rewards, run, critic, adapter,
-    correction,
+    advantage, loss, kl, groups, batches, prompts, schedule, memory, engine, turns, validation, rewards, run, critic,
+    adapter, correction,
 )  # fmt: skip
 """In the order of their fields."""

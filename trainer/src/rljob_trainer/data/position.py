@@ -1,5 +1,6 @@
 """Which rows come next: the seeded order of each epoch, and a position in it that survives a restart."""
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +18,12 @@ class EpochOrder:
     row starts the next epoch.
 
     difficulties: [rows]; each epoch begins with the smallest. None: no such order. `fingerprint` depends on them.
+    measures: from the second epoch on, the order is that of the rewards that `measure` got before the epoch began.
     """
 
     def __init__(
         self, rows: int, *, seed: int, fingerprint: str, shuffle: bool = True, epochs: int | None = None,
-        difficulties: NDArray[np.float64] | None = None,
+        difficulties: NDArray[np.float64] | None = None, measures: bool = False,
     ) -> None:  # fmt: skip
         if rows < 1:
             raise ValueError("an epoch needs at least one row")
@@ -31,6 +33,8 @@ class EpochOrder:
         self._shuffle = shuffle
         self._epochs = epochs
         self._difficulties = difficulties
+        self._rewards = np.full(rows, np.nan, np.float32) if measures else None
+        self._ordering = self._rewards  # as the epoch began
         self._epoch = 0
         self._position = 0
         self._order = self._order_of(0)
@@ -56,9 +60,19 @@ class EpochOrder:
             self._position += len(rows)
         return taken
 
+    def measure(self, row: int, reward: float) -> None:
+        """The mean reward of the row's last responses; nothing unless it orders epochs."""
+        if self._rewards is not None:
+            self._rewards[row] = reward
+
     def state_dict(self) -> dict[str, Any]:
         """The position, as plain values."""
         return {
+            **(
+                {"rewards": _text(self._rewards), "ordering": _text(self._ordering)}
+                if self._rewards is not None
+                else {}
+            ),
             "epoch": self._epoch,
             "position": self._position,
             "exhausted": self.exhausted,
@@ -81,16 +95,32 @@ class EpochOrder:
                 field="spec.data.train",
             )
         self._seed = state["seed"]
-        self._start(state["epoch"])
-        self._position = state["position"]
+        if self._rewards is not None:  # without them, the rows of an earlier run were not measured
+            nothing = np.full(self._rows, np.nan, np.float32)
+            self._rewards, self._ordering = (
+                _array(state[name]) if name in state else nothing.copy() for name in ("rewards", "ordering")
+            )
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._order = self._order_of(self._epoch)
 
     def _start(self, epoch: int) -> None:
         self._epoch = epoch
         self._position = 0
+        self._ordering = None if self._rewards is None else self._rewards.copy()
         self._order = self._order_of(epoch)
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         order = np.arange(self._rows)
         if self._shuffle:
             order = np.random.default_rng([self._seed, epoch]).permutation(self._rows)
-        return order if self._difficulties is None else order[np.argsort(self._difficulties[order], kind="stable")]
+        difficulties = self._difficulties if self._ordering is None else -self._ordering
+        return order if difficulties is None else order[np.argsort(difficulties[order], kind="stable")]  # NaN is last
+
+
+def _text(numbers: NDArray[np.float32] | None) -> str:
+    assert numbers is not None
+    return base64.b64encode(numbers.astype("<f4").tobytes()).decode()
+
+
+def _array(text: str) -> NDArray[np.float32]:
+    return np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32)

@@ -27,19 +27,20 @@ class Dataset(Protocol[ItemT_co]):
 
 
 class DataStream(Generic[ItemT_co]):
-    """Batches of `dataset` in the order of `EpochOrder`. difficulties: [rows], as there."""
+    """Batches of `dataset` in the order of `EpochOrder`. difficulties: [rows], as there; measures too."""
 
     def __init__(
         self, dataset: Dataset[ItemT_co], *, seed: int, shuffle: bool = True, epochs: int | None = None,
-        difficulties: NDArray[np.float64] | None = None,
+        difficulties: NDArray[np.float64] | None = None, measures: bool = False,
     ) -> None:  # fmt: skip
         self._dataset = dataset
         fingerprint = dataset.fingerprint
         if difficulties is not None:
             fingerprint = hashlib.sha256(fingerprint.encode() + difficulties.tobytes()).hexdigest()
         self._order = EpochOrder(
-            len(dataset), seed=seed, fingerprint=fingerprint, shuffle=shuffle, epochs=epochs, difficulties=difficulties
-        )
+            len(dataset), seed=seed, fingerprint=fingerprint, shuffle=shuffle, epochs=epochs, difficulties=difficulties,
+            measures=measures,
+        )  # fmt: skip
 
     @property
     def exhausted(self) -> bool:
@@ -73,9 +74,11 @@ class TaskStream(DataStream[Task]):
 
     def __init__(
         self, dataset: "TaskDataset", *, seed: int, shuffle: bool = True, epochs: int | None = None,
-        difficulties: NDArray[np.float64] | None = None,
+        difficulties: NDArray[np.float64] | None = None, measures: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(dataset, seed=seed, shuffle=shuffle, epochs=epochs, difficulties=difficulties)
+        super().__init__(
+            dataset, seed=seed, shuffle=shuffle, epochs=epochs, difficulties=difficulties, measures=measures
+        )
         self._tasks = dataset
         self._issued: list[str] = []
 
@@ -87,6 +90,10 @@ class TaskStream(DataStream[Task]):
     def task(self, task_id: str) -> Task:
         """The task of that id, without moving the position. Raises KeyError for an unknown row."""
         return self._tasks.item_of(task_id)
+
+    def measure(self, task_id: str, reward: float) -> None:
+        """The mean reward of a task's group, by which later epochs are ordered if they are."""
+        self._order.measure(int(task_id.split("/")[1]), reward)
 
     def issue_again(self, task_ids: Sequence[str]) -> None:
         """Hand these out before any row, with unchanged ids."""

@@ -15,7 +15,6 @@ from rljob_trainer.engines.engine import EngineSettings, RolloutEngine
 from rljob_trainer.engines.registry import ENGINES, create_engine
 from rljob_trainer.errors import DataError
 from rljob_trainer.memory.sequences import FEW_SEQUENCES
-from rljob_trainer.rank.supported import max_model_len
 from rljob_trainer.volume import Volume
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.weights.saved_names import all_weights, as_saved
@@ -63,7 +62,7 @@ def start_engine(spec: ResolvedSpec, folder: Path, source: Path) -> RolloutEngin
     rollout, trusted = spec.rollout, spec.model.trust_remote_code
     dtype = compute_dtype(spec, device())
     settings = EngineSettings(
-        kind=rollout.engine, model_dir=str(folder), max_model_len=max_model_len(spec), dtype=dtype, device=device(),
+        kind=rollout.engine, model_dir=str(folder), max_model_len=spec.longest_sample, dtype=dtype, device=device(),
         max_num_seqs=rollout.max_num_seqs or FEW_SEQUENCES, more_if_room=rollout.max_num_seqs is None,
         tensor_parallel_size=rollout.tensor_parallel_size,
         gpu_memory_utilization=rollout.gpu_memory_utilization, enforce_eager=rollout.enforce_eager, seed=rollout.seed,

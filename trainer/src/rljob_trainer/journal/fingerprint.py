@@ -58,14 +58,18 @@ def next_digest(digest: str, fingerprint: str, used: Sequence[str]) -> str:
     return content_hash("next", digest, fingerprint, *used)
 
 
-def update_fingerprint(spec: ResolvedSpec) -> str:
-    """Everything in the spec that decides what an update makes of its samples."""
+def update_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
+    """Everything that decides what an update makes of its samples.
+
+    base_dir: where relative paths start; the content of files with an advantage or a loss counts.
+    """
     actor = spec.actor.model_dump(mode="json", exclude=_ACTOR_SPEED)
     decay_steps = None if spec.actor.lr_schedule == "constant" else _length(spec)
     sft = spec.sft.model_dump(mode="json") if spec.sft else None
     spikes = spec.training.on_bad_gradient.spike_factor
     settings = _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft, spikes, _critic(spec))
-    return content_hash("update", settings)
+    own = [each for each in (spec.algorithm.advantage_from, spec.algorithm.loss_from) if each is not None]
+    return content_hash("update", settings, *(_source(each.path, each.module, base_dir) for each in own))
 
 
 def _critic(spec: ResolvedSpec) -> Any:

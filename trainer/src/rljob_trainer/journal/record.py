@@ -92,6 +92,7 @@ def encode_made(made: Made, task: Task) -> bytes:
         "components": dict(episode.components),
         "counts": dict(episode.counts),
         "reason": episode.reason,
+        "tokenRewards": episode.token_rewards,
         "turnRewards": None if episode.turn_rewards is None else len(episode.turn_rewards),
         "error": made.error,
         "trajectories": [
@@ -144,6 +145,7 @@ def decode_made(record: bytes, task: Task) -> Made:
         turn_rewards=None if count is None else arrays.take(count, "<f4"),
         counts=header["counts"],
         reason=header["reason"],
+        token_rewards=tuple((index, value) for index, value in header["tokenRewards"]),
     )
     return Made(key, policies, episode, header["error"])
 

@@ -38,6 +38,7 @@ def summarise(group: Group) -> GroupSummary:
         error=group.error,
         counts=stacked([episode.counts for episode in episodes]),
         failed=len(group.episodes) - len(episodes),
+        token_rewards=tuple(e.token_rewards for e in episodes) if any(e.token_rewards for e in episodes) else (),
         baseline=None if group.baseline is None else group.baseline.reward,
         turns=_turns(episodes),
     )
@@ -83,6 +84,8 @@ def group_digest(group: Group) -> str:
         parts.append(np.float32(episode.reward).tobytes())
         if episode.turn_rewards is not None:
             parts.append(episode.turn_rewards.astype("<f4").tobytes())
+        if episode.token_rewards:
+            parts.append(repr(episode.token_rewards))
         for trajectory in episode.trajectories:
             parts += _parts(trajectory)
     if group.baseline is not None:

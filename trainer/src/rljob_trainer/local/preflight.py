@@ -1,6 +1,6 @@
 """Quick checks before anything starts: packages, the model's configuration, files and their columns, reward code.
 
-No user code runs here.
+Of the user's code only an advantage or a loss runs here, in a process of its own.
 """
 
 import tempfile
@@ -17,6 +17,7 @@ from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
 from rljob_trainer.lora.source import with_adapter
+from rljob_trainer.own.check import check_own_functions
 from rljob_trainer.rank.model_source import local_critic, local_model
 from rljob_trainer.rank.supported import check_critic, check_supported, check_token_ids, largest_saved_id, load_config
 from rljob_trainer.rewards.check import check_code
@@ -32,6 +33,7 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
         raise error
     _check_model(spec, base_dir)
     with_adapter(spec, base_dir)
+    check_own_functions(spec, base_dir)
     _check_critic(spec, base_dir)
     _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):

@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch, Turns, pairs, per_step
+from rljob_api.v1alpha1.algorithm import Advantage
+from rljob_trainer.advantage import AdvantageBatch, Turns, pairs, per_step
+from rljob_trainer.errors import RewardError
 from rljob_trainer.loop.metrics import all_rewards
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.own.advantage import advantage_of
 from rljob_trainer.rank.plan import RankPlan, plan_step, plan_units
 from rljob_trainer.types import Bools, Floats, GroupSummary, Trajectory, TurnSummary
 
@@ -157,7 +160,7 @@ def advantages(
     given = advantage_batch(groups, batch, penalties, spec)
     if spec.algorithm.stepwise_advantage == "per_step":
         given = per_step(given)
-    return of_ranks(batch, ADVANTAGES[spec.algorithm.advantage](given))
+    return of_ranks(batch, advantage_of(spec.algorithm)(given))
 
 
 def advantage_batch(
@@ -178,6 +181,8 @@ def advantage_batch(
         algorithm.lambda_,
         _turns(groups),
         1.0 if algorithm.step_advantage_w is None else algorithm.step_advantage_w,
+        algorithm.lambda_alpha,
+        _token_rewards(groups, per_episode, algorithm.advantage),
     )
 
 
@@ -200,6 +205,31 @@ def _single(group: GroupSummary) -> TurnSummary:
     every = range(len(group.rewards))
     tokens = np.bincount(group.owners, weights=group.loss_tokens, minlength=len(every)).astype(int)
     return TurnSummary(tuple(every), tuple(tokens.tolist()), group.rewards, (0,) * len(every))
+
+
+_BY_TOKEN: tuple[Advantage, ...] = ("reinforce_plus_plus", "gae", "custom")
+"""Advantages that add up the rewards of tokens; the others compare whole episodes."""
+
+
+def _token_rewards(groups: Sequence[GroupSummary], lengths: Indexes, advantage: Advantage) -> Floats | None:
+    """[all tokens in the loss], the rewards inside responses; None if no response has one.
+
+    Raises RewardError if the advantage cannot use them.
+    """
+    if not any(group.token_rewards for group in groups):
+        return None
+    if advantage not in _BY_TOKEN:
+        raise RewardError(
+            f"a reward function returned spans, and advantage {advantage} gives all tokens of a response the same: set"
+            " algorithm.advantage to reinforce_plus_plus or gae, or return no spans",
+            field="spec.rewards.functions",
+        )
+    each = [own for group in groups for own in group.token_rewards or [()] * len(group.rewards)]
+    rewards = np.zeros(int(lengths.sum()), np.float32)
+    for first, own in zip(np.cumsum(lengths) - lengths, each, strict=True):
+        for index, value in own:
+            rewards[first + index] = value
+    return rewards
 
 
 def of_ranks(batch: StepBatch, flat: Floats) -> list[list[Floats]]:

@@ -11,6 +11,8 @@ After a failure the same steps run again: what a step used is in the journal, an
 generate. They sleep from the end of the rollout to the sync, so they and the ranks can share GPUs.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +20,7 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_api.v1alpha1.algorithm import DynamicSampling
+from rljob_api.v1alpha1.terms import WITHOUT_GROUPS, Advantage
 from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.errors import RewardError
@@ -154,17 +157,25 @@ class ReinforcedSteps:
         outside: list[GroupRef] = []
         failed: dict[str, str] = {}
         rounds: list[Rollout] = []
+        extra: list[GroupRef] = []
+        aborted = 0
         for _ in range(settings.max_rounds if settings.enabled else 1):
-            rounds.append(self._round(prompts.next(wanted - len(kept))))
+            needed = wanted - len(kept)
+            tasks = prompts.next(math.ceil(needed * (1 + settings.oversample)))
+            rounds.append(self._round(tasks, needed))
+            aborted += len(tasks) - len(rounds[-1].groups)
             groups, errors = _scored(rounds[-1], step)
             failed |= errors
-            useful, equal, beyond = split_groups(groups, settings)
+            useful, equal, beyond = split_groups(groups, settings, self.spec.algorithm.advantage)
             flat, outside = flat + equal, outside + beyond
-            kept += useful if settings.enabled else groups
+            chosen, more = first_finished(useful if settings.enabled else groups, needed, rounds[-1].finished)
+            kept, extra = kept + chosen, extra + more
             if len(kept) == wanted or prompts.exhausted:
                 break
         again = to_try_again([*kept, *flat, *outside], settings)
         prompts.issue_again(again)
+        for group in (*kept, *flat, *outside, *extra):
+            prompts.measure(group.summary.task_id, _accuracy(group.summary))
         left = flat + outside
         if not kept + left:
             last = list(failed.values())[-1]
@@ -176,8 +187,10 @@ class ReinforcedSteps:
         metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
         metrics[names.GROUPS_TRIED_AGAIN] = float(len(again))
         metrics[names.GROUPS_OUT_OF_BOUNDS] = float(len(outside))
+        metrics[names.GROUPS_ABORTED] = float(aborted)
         metrics[names.EPOCH] = float(prompts.epoch)
         dropped = failed | {group.summary.task_id: "uninformative" for group in (left if kept else [])}
+        dropped |= {group.summary.task_id: "oversampled" for group in extra}
         made = sum(len(each.groups) for each in rounds)
         found = recovery_metrics(sum(each.journaled for each in rounds), made)
         return trained, self._used(step, trained, dropped, metrics), metrics | found
@@ -193,12 +206,22 @@ class ReinforcedSteps:
             metrics=metrics,
         )
 
-    def _round(self, tasks: list[Task]) -> Rollout:
+    def _round(self, tasks: list[Task], needed: int) -> Rollout:
+        """needed: groups that the step can use; with more tasks than that, the slowest are aborted."""
         with self.reporting.phase("rewards"):  # all but the generation and the start of engines
             self.reporting.now("rollout")
-            done = self.rollouts.collect(self._order(tasks))
+            done = self.rollouts.collect(
+                self._order(tasks), (lambda groups: needed - self._usable(groups)) if len(tasks) > needed else None
+            )
             self.reporting.add_time("rollout", done.generate_seconds)
         return done
+
+    def _usable(self, groups: list[GroupRef]) -> int:
+        """How many of these groups the step can use."""
+        scored = [group for group in groups if group.summary.error is None]
+        settings = self.spec.algorithm.dynamic_sampling
+        useful, _, _ = split_groups(scored, settings, self.spec.algorithm.advantage)
+        return len(useful if settings.enabled else scored)
 
     def _order(self, tasks: list[Task]) -> Order:
         rollout = self.spec.rollout
@@ -277,9 +300,16 @@ class ReinforcedSteps:
         sampling = Sampling(
             self.spec.data.max_response_tokens, settings.temperature, settings.top_p, stop=tuple(self.spec.rollout.stop)
         )
-        order = Order("validation", self._policy(), self.validation, settings.samples_per_prompt, sampling)
+        averages = self.spec.actor.ema_decay is not None
+        policy = self._policy()
+        if averages:
+            policy = PolicyName(policy.version, f"{policy.digest} averaged")
+            self.ranks.exchange_average()
+        order = Order("validation", policy, self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
             scored = [group for group in self.rollouts.collect(order).groups if group.summary.error is None]
+            if averages:
+                self.ranks.exchange_average()
             self.reporting.samples(step, scored)
         return validation_metrics(_summaries(scored), {task.id: task.data_source for task in self.validation})
 
@@ -293,18 +323,35 @@ def _scored(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]
 
 
 def split_groups(
-    groups: list[GroupRef], bounds: DynamicSampling
+    groups: list[GroupRef], bounds: DynamicSampling, advantage: Advantage
 ) -> tuple[list[GroupRef], list[GroupRef], list[GroupRef]]:
-    """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds."""
+    """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds.
+
+    An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt.
+    """
     if not groups:
         return [], [], []
     rewards = [_compared(group.summary) for group in groups]
     owners = np.repeat(np.arange(len(groups)), [len(each) for each in rewards])
     equal = set(uninformative_groups(np.concatenate(rewards), owners).tolist())
+    if advantage in WITHOUT_GROUPS:
+        equal = {index for index in equal if len(rewards[index]) > 1}
     differ = [group for index, group in enumerate(groups) if index not in equal]
     useful = [group for group in differ if _within(group.summary, bounds)]
     beyond = [group for group in differ if not _within(group.summary, bounds)]
     return useful, [group for index, group in enumerate(groups) if index in equal], beyond
+
+
+def first_finished(
+    groups: list[GroupRef], needed: int, finished: Sequence[str]
+) -> tuple[list[GroupRef], list[GroupRef]]:
+    """At most `needed` groups, those that were finished first, and the others; each in the order given."""
+    if len(groups) <= needed:
+        return groups, []
+    place = {task_id: index for index, task_id in enumerate(finished)}
+    first = {group.summary.task_id for group in sorted(groups, key=lambda g: place[g.summary.task_id])[:needed]}
+    inside = [group for group in groups if group.summary.task_id in first]
+    return inside, [group for group in groups if group.summary.task_id not in first]
 
 
 def to_try_again(groups: list[GroupRef], settings: DynamicSampling) -> list[str]:

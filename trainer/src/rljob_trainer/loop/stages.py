@@ -62,7 +62,7 @@ def learning_rate_of(spec: ResolvedSpec, step: int) -> float:
     actor = spec.actor
     return learning_rate(
         max(0, step - before - 1), actor.learning_rate, max(1, spec.total_steps - before), actor.lr_warmup_steps,
-        actor.lr_schedule,
+        actor.lr_schedule, actor.min_lr_ratio, actor.lr_decay_steps,
     )  # fmt: skip
 
 
@@ -71,7 +71,10 @@ def critic_learning_rate_of(spec: ResolvedSpec, step: int) -> float:
     critic, before = spec.critic, supervised_steps(spec)
     assert critic is not None
     steps = spec.total_steps - before
-    return learning_rate(step - before - 1, critic.learning_rate, steps, critic.lr_warmup_steps, critic.lr_schedule)
+    return learning_rate(
+        step - before - 1, critic.learning_rate, steps, critic.lr_warmup_steps, critic.lr_schedule,
+        critic.min_lr_ratio, critic.lr_decay_steps,
+    )  # fmt: skip
 
 
 def critic_learns_alone(spec: ResolvedSpec, step: int) -> bool:

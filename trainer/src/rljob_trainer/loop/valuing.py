@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.advantage import ADVANTAGES, value_targets
+from rljob_trainer.advantage import value_targets
 from rljob_trainer.loop.batches import StepBatch, advantage_batch, gather, of_ranks
 from rljob_trainer.loop.metrics import Metrics
 from rljob_trainer.loop.stages import critic_learning_rate_of, critic_learns_alone
+from rljob_trainer.own.advantage import advantage_of
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import CriticOrder
 from rljob_trainer.types import Floats, GroupSummary
@@ -41,7 +42,7 @@ def valued(
         CriticOrder(plan, batch.critic_totals, own, rate, norm_bound, alone)
         for plan, own in zip(batch.critic_plans, of_ranks(batch, returns), strict=True)
     ]
-    advantages = of_ranks(batch, ADVANTAGES[spec.algorithm.advantage](given))
+    advantages = of_ranks(batch, advantage_of(spec.algorithm)(given))
     return Valued(advantages, orders, _metrics(given.known_values(), returns.astype(np.float64)))
 
 

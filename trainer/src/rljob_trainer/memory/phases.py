@@ -68,6 +68,8 @@ def _kept(size: ModelSize, work: Work) -> Parts:
         "optimizer": 0 if work.host_optimizer else 8 * size.trained // work.shards,
         "reference": reference // work.shards if work.reference and not work.host_weights else 0,
     }
+    if work.average and not work.host_weights:
+        parts["average"] = 4 * size.trained // work.shards
     if work.critic is not None:
         each = (0 if work.host_weights else 4) + (0 if work.host_optimizer else 8)
         parts["critic"] = each * work.critic.parameters // work.shards

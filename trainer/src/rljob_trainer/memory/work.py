@@ -18,6 +18,7 @@ class Work:
     reshard: layers are gathered again in the backward pass.
     host_weights, host_optimizer: they are in host memory between uses.
     reference: the ranks hold a frozen copy in bfloat16, or one of the adapter.
+    average: the ranks hold an average of the policy.
     critic: size of the critic, which the ranks train besides; None without one.
     bucket: bytes of one bucket of the sync.
     engines: that share the GPU; 0 if the job has none. share: of the GPU, for all of them while they generate.
@@ -45,6 +46,7 @@ class Work:
     eager: bool
     critic: ModelSize | None = None
     keeps_model: bool = False
+    average: bool = False
     keeps_contexts: bool = False
 
     @property
@@ -81,4 +83,5 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
         keeps_model=lora is not None and not lora.merge and not spec.supervised_only,
         keeps_contexts=spec.environment is not None,
         critic=critic,
+        average=actor.ema_decay is not None,
     )

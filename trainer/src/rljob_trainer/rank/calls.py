@@ -106,6 +106,9 @@ class RankCalls(Protocol):
 
     # ------------------------------------------------------------------ weights
 
+    def exchange_average(self) -> None:
+        """Exchange the policy's weights with their average, for a validation; once more to exchange them back."""
+
     def send_weights(
         self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, whole: bool, *updated: Updated,

@@ -172,6 +172,9 @@ class RankClient:
     def hold(self, training_state: TrainingState) -> None:
         self._all(RankCalls.hold, START_SECONDS, training_state).result()
 
+    def exchange_average(self) -> None:
+        self._all(RankCalls.exchange_average, UPDATE_SECONDS).result()
+
     def begin_save(self, directory: str) -> None:
         self._all(RankCalls.begin_save, UPDATE_SECONDS, directory).result()
 

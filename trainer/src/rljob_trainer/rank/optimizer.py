@@ -29,14 +29,19 @@ class ShardedAdamW(torch.optim.AdamW):
     device: where steps compute, unless everything is in host memory.
     moments_on_host: whether the moments of parameters on a GPU lie in host memory.
     skip: None, or a float32 scalar: where it is 1 a step changes nothing.
+    matrices_alone: whether weight decay leaves out parameters of one dimension: biases and the weights of norms. They
+        are in the same group, so that a checkpoint fits both.
+    matrices: ids of parameters that a subclass updates, with a state of their own.
     """
+
+    matrices: frozenset[int] = frozenset()
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], *, lr: float, betas: tuple[float, float], weight_decay: float,
-        device: torch.device, moments_on_host: bool = False,
+        device: torch.device, moments_on_host: bool = False, matrices_alone: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
-        self.device, self.moments_on_host = device, moments_on_host
+        self.device, self.moments_on_host, self.matrices_alone = device, moments_on_host, matrices_alone
         self.skip: Tensor | None = None
 
     @torch.no_grad()
@@ -44,8 +49,16 @@ class ShardedAdamW(torch.optim.AdamW):
         """closure: not supported."""
         assert closure is None
         for group in self.param_groups:
-            for parameters in _slices([each for each in group["params"] if each.grad is not None]):
-                self._step(group, parameters)
+            self.step_of(group, [each for each in group["params"] if each.grad is not None])
+
+    def step_of(self, group: dict[str, Any], trained: list[nn.Parameter]) -> None:
+        """One step of these parameters of a group."""
+        plain = [each for each in trained if self.matrices_alone and each.dim() < 2]
+        decayed = [each for each in trained if not (self.matrices_alone and each.dim() < 2)]
+        for parameters in _slices(decayed):
+            self._step(group, parameters, float(group["weight_decay"]))
+        for parameters in _slices(plain):
+            self._step(group, parameters, 0.0)
 
     @torch.no_grad()
     def keep_settings(self) -> None:
@@ -53,13 +66,13 @@ class ShardedAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             group |= {name: self.defaults[name] for name in ("betas", "weight_decay")}
             for parameter in group["params"]:
-                if parameter in self.state:
+                if parameter in self.state and id(parameter) not in self.matrices:
                     local = _local(parameter)
                     self._state_of(
                         parameter, local.device if self.moments_on_host and not local.is_cuda else self.device
                     )
 
-    def _step(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+    def _step(self, group: dict[str, Any], parameters: list[nn.Parameter], weight_decay: float) -> None:
         weights = [_local(each) for each in parameters]
         device = weights[0].device if self.moments_on_host and not weights[0].is_cuda else self.device
         states = [self._state_of(each, device) for each in parameters]
@@ -73,7 +86,7 @@ class ShardedAdamW(torch.optim.AdamW):
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
             weight, gradient, moment, square, [], steps, lr=float(group["lr"]), beta1=group["betas"][0],
-            beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
+            beta2=group["betas"][1], weight_decay=weight_decay, eps=group["eps"], amsgrad=False,
             maximize=False, found_inf=skip,
         )  # fmt: skip
         if skip is not None:

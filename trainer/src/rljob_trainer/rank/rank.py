@@ -32,6 +32,7 @@ from rljob_trainer.losses.covariance import BY_COVARIANCE
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.own.trial import try_loss
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.compiling import compiled_graphs
@@ -41,6 +42,7 @@ from rljob_trainer.rank.defaults import planned_here
 from rljob_trainer.rank.forward import Critic, Policy, score_only
 from rljob_trainer.rank.masking import recounted, without_rejected
 from rljob_trainer.rank.memory import give_back, give_back_for_engines, in_phase
+from rljob_trainer.rank.models.average import Average
 from rljob_trainer.rank.models.critic import critic_of
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import Reference, reference_of
@@ -79,7 +81,7 @@ class Rank(RankCalls):
     """Holds one shard of each model.
 
     policy, reference: the reference is there in RL, or with preset dpo, if the algorithm compares with it.
-    critic: what trains it, in RL with advantage gae.
+    critic: what trains it, in RL with advantage gae. average: of the policy since the stage began (actor.emaDecay).
     others: further models, which are saved and restored with these.
     correction: of the difference between engine and trainer. rejection: its mask; None: all tokens stay.
     engine_bytes: rank.defaults'.
@@ -93,11 +95,13 @@ class Rank(RankCalls):
         self.device = torch.device(settings.device_type)
         self.reference: Reference | None = None
         self.critic: Trainee[Critic] | None = None
+        self.average: Average | None = None
         self.others: list[ModelRole[nn.Module]] = []
         self.engine_bytes: int | None = None
         self.correction = spec.algorithm.rollout_correction
         self.rejection = rejection_of(self.correction)
         self._state: RankState | None = None
+        self._aside: RankState | None = None
         self._shard: Shard | None = None
         self._profile = Profile("update")
         self._graphs = 0
@@ -138,6 +142,8 @@ class Rank(RankCalls):
     def load(self, folder: str, critic: str | None = None) -> int:
         self.saver.wait_staged()
         self.folder, self.critic_folder = Path(folder), Path(critic) if critic is not None else None
+        if self.spec.algorithm.loss_from is not None:
+            try_loss(self.spec.algorithm)
         self.spec, self.engine_bytes = planned_here(self.spec, self.folder, self.critic_folder, self.device)
         self.policy = load_policy(self.spec, self.folder, self.mesh)
         if self._drops():
@@ -150,6 +156,8 @@ class Rank(RankCalls):
         self._state = None
         self.policy = with_fresh_optimizer(self.policy, self.spec, self.device)
         self.trainee = self.training(self.policy)
+        if self.spec.actor.ema_decay is not None:
+            self.average = Average(self.policy, self.spec.actor.ema_decay)
         if self.spec.needs_reference and (stage == "rl" or self.spec.supervised_only):
             self.reference = reference_of(self.policy, self.spec, self.folder, self.mesh)
         if stage == "rl" and self.spec.critic is not None:
@@ -173,6 +181,7 @@ class Rank(RankCalls):
             self.policy,
             *([reference] if reference is not None else []),
             *([self.critic.role] if self.critic is not None else []),
+            *([self.average.role] if self.average is not None else []),
             *self.others,
         ]
 
@@ -205,6 +214,7 @@ class Rank(RankCalls):
             sums = queue_policy_step(self.trainee, shard, self.spec, learning_rate, 0.0, norm_bound).read()
         else:
             sums = supervised_step(self.trainee, shard, learning_rate, norm_bound)
+        self._follow()
         updated = Updated(sums, usage=meter.read(shard, [(self.policy.module, 1)]))
         self._state = RankState(training_state, updated)
         return updated
@@ -278,6 +288,7 @@ class Rank(RankCalls):
             if critic is not None and self.critic is not None:
                 valued = self._train_critic(self.critic, shard, critic)
                 trained.append((self.critic.module, valued.minibatches / len(critic.plan.minibatches)))
+            self._follow()
             if self.reference is not None and self.spec.refreshes_reference(training_state.step):
                 self.reference.refresh()
         self._log_compilations()
@@ -287,6 +298,17 @@ class Rank(RankCalls):
         updated = Updated(sums, importance, usage, correction_of(scored, self.correction), valued)
         self._state = RankState(training_state, updated)
         return updated
+
+    def _follow(self) -> None:
+        if self.average is not None:
+            self.average.follow()
+
+    @in_phase("update")
+    def exchange_average(self) -> None:
+        self.saver.wait_staged()
+        assert self.average is not None
+        self._state, self._aside = self._aside, self._state  # a driver that takes over in between finds none
+        self.average.exchange()
 
     def _rest(self, shard: Shard) -> StepSums:
         """What a step without an update of the policy says of it."""

@@ -21,11 +21,12 @@ from rljob_trainer.losses.aggregation import token_weights
 from rljob_trainer.losses.correction import LogRatios, importance_weights
 from rljob_trainer.losses.covariance import BY_COVARIANCE, CovarianceSums
 from rljob_trainer.losses.kl import kl_estimate
-from rljob_trainer.losses.policy import LOSSES, PolicyBatch
+from rljob_trainer.losses.policy import PolicyBatch
 from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO, Pairs, bounded_exp
 from rljob_trainer.losses.positive import positive_nll
 from rljob_trainer.losses.preference import PREFERENCE, PreferenceSums
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.own.loss import loss_of
 from rljob_trainer.rank.choosing import choose_tokens
 from rljob_trainer.rank.correcting import rejection_of, weigh
 from rljob_trainer.rank.early_stop import exceeded
@@ -333,7 +334,7 @@ def _token_losses(
 ) -> tuple[Tensor, PassTerms]:
     """The loss of each token, and what the step's metrics are made of."""
     algorithm, reference = spec.algorithm, batch.reference_log_probs
-    terms = LOSSES[algorithm.loss](batch, algorithm)
+    terms = loss_of(algorithm)(batch, algorithm)
     per_token = weighted(terms.per_token, batch, algorithm) - algorithm.entropy_coefficient * entropies
     kl = None
     if algorithm.kl.placement == "loss" and reference is not None:

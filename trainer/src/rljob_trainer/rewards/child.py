@@ -7,6 +7,7 @@ import asyncio
 import ctypes
 import inspect
 import io
+import operator
 import os
 import signal
 import sys
@@ -121,13 +122,33 @@ async def _awaited(returned: Awaitable[Any]) -> Any:
 
 
 def to_score(result: Any) -> Score | Failure:
-    """A Score of a number, or of a mapping with a number `score`; keeps the mapping's other numbers."""
+    """A Score of a number, or of a mapping with a number `score`; keeps the mapping's other numbers and its spans."""
     if not isinstance(result, Mapping):
         value = _number(result)
         return _checked({"score": value}) if value is not None else Failure(f"returned {_short(result)}, not a number")
     if _number(result.get("score")) is None:
         return Failure(f"returned {_short(result)}, a mapping without a number `score`")
-    return _checked({str(name): number for name, value in result.items() if (number := _number(value)) is not None})
+    spans = _spans(result.get("spans"))
+    if isinstance(spans, Failure):
+        return spans
+    scored = _checked({str(name): number for name, value in result.items() if (number := _number(value)) is not None})
+    return scored._replace(spans=spans) if spans and isinstance(scored, Score) else scored
+
+
+def _spans(value: Any) -> tuple[tuple[int, float], ...] | Failure:
+    """Pairs of a whole number and a finite one; none of another value than a list, which is not meant as spans."""
+    if not isinstance(value, list | tuple):
+        return ()
+    found = []
+    for each in value:
+        try:
+            end, number = each
+            found.append((operator.index(end), float(number)))
+        except (TypeError, ValueError, OverflowError):
+            return Failure(f"returned the span {_short(each)}, not a pair (end character, value)")
+        if not abs(found[-1][1]) <= _LARGEST:
+            return Failure(f"returned the span {_short(each)}, whose value is not finite")
+    return tuple(found)
 
 
 def _checked(numbers: dict[str, float]) -> Score | Failure:

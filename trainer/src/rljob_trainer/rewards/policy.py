@@ -58,4 +58,6 @@ def summed(parts: Sequence[GroupScore]) -> GroupScore:
             return part
     rewards: Floats = np.stack([part.rewards for part in parts]).sum(axis=0, dtype=np.float32)
     components = {name: values for part in parts for name, values in part.components.items()}
-    return GroupScore(parts[0].task_id, rewards, components)
+    each = [part.spans for part in parts if part.spans]
+    spans = [[span for own in of_response for span in own] for of_response in zip(*each, strict=True)]
+    return GroupScore(parts[0].task_id, rewards, components, spans=spans)

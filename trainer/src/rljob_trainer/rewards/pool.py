@@ -217,19 +217,26 @@ class _Group:
     def _compose(self) -> GroupScore:
         total = np.zeros(len(self._responses))
         components: dict[str, Floats] = {}
+        spans: list[list[tuple[int, float]]] = [[] for _ in self._responses]
         for i, function in enumerate(self._functions):
             if not function.scores(self._task.data_source):
                 continue
             scores = [self._scores[index][i] for index in range(len(self._responses))]
             values = np.array([score.value for score in scores])
-            total += self._rewards.functions[function.place].weight * values
+            weight = self._rewards.functions[function.place].weight
+            total += weight * values
+            if any(score.spans for score in scores):
+                sums = [sum(value for _, value in score.spans) for score in scores]
+                components[f"{function.name}/spans"] = np.array(sums, np.float32)
+                for own, score in zip(spans, scores, strict=True):
+                    own += [(end, weight * value) for end, value in score.spans]
             components[function.name] = values.astype(np.float32)
             shared = set.intersection(*(set(score.numbers) for score in scores))
             for number in sorted(shared):  # a number that some samples lack has no mean
                 components[f"{function.name}/{number}"] = np.array(
                     [score.numbers[number] for score in scores], dtype=np.float32
                 )
-        return GroupScore(self._task.id, total.astype(np.float32), components)
+        return GroupScore(self._task.id, total.astype(np.float32), components, spans=spans if any(spans) else ())
 
 
 def _start(process: RewardProcess) -> Exception | None:

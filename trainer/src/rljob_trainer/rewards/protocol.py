@@ -87,10 +87,11 @@ class Call(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What one function returned. numbers: the other numbers of a mapping."""
+    """What one function returned. numbers: the other numbers of a mapping. spans: rewards inside the response."""
 
     value: float
     numbers: Mapping[str, float] = {}
+    spans: Sequence[tuple[int, float]] = ()
 
 
 class Failure(NamedTuple):
@@ -118,8 +119,11 @@ def _parse(data: bytes) -> Answer:
 
     try:
         match json.loads(data):
-            case ["Score", float(value), dict(numbers)] if all(map(math.isfinite, (value, *numbers.values()))):
-                return Score(value, {str(name): float(number) for name, number in numbers.items()})
+            case ["Score", float(value), dict(numbers), list(spans)] if all(
+                map(math.isfinite, (value, *numbers.values(), *(number for _, number in spans)))
+            ):
+                named = {str(name): float(number) for name, number in numbers.items()}
+                return Score(value, named, tuple((int(end), float(number)) for end, number in spans))
             case ["Failure", str(reason)]:
                 return Failure(printable(reason))
             case ["Loaded", bool(batch)]:

@@ -16,6 +16,7 @@ from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response, summed
 from rljob_trainer.rewards.pool import RewardPool
 from rljob_trainer.rewards.scores import GroupScore
+from rljob_trainer.rewards.spans import credited
 from rljob_trainer.types import Episode, Group, Task
 
 Decode = Callable[[Sequence[int]], str]
@@ -63,9 +64,21 @@ class Scorer:
         played = [episode for episode in episodes if episode.trajectories]
         responses = [self._response(episode) for episode in played]
         scores = [asyncio.wrap_future(part.submit(task, responses)) for part in self._parts]
-        return scored(
-            task, episodes, summed(await asyncio.gather(*scores)) if scores else _by_environment(task, played)
-        )
+        score = summed(await asyncio.gather(*scores)) if scores else _by_environment(task, played)
+        return self._credited(scored(task, episodes, score), score)
+
+    def _credited(self, group: Group, score: GroupScore) -> Group:
+        """The group with the rewards inside its responses, at their tokens."""
+        if not score.spans or group.error is not None:
+            return group
+        spans = iter(score.spans)
+
+        def rewarded(episode: Episode) -> Episode:
+            if not episode.trajectories:
+                return episode
+            return replace(episode, token_rewards=credited(episode, next(spans), self._decode, self._ends))
+
+        return replace(group, episodes=tuple(map(rewarded, group.episodes)))
 
     def _unusable(self, episodes: Sequence[Episode]) -> str | None:
         """Why the group of these episodes cannot be used, whatever their rewards are."""

@@ -1,8 +1,9 @@
 """Scores of the responses of one group."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rljob_trainer.rewards.spans import Spans
 from rljob_trainer.types import Floats
 
 
@@ -12,6 +13,7 @@ class GroupScore:
 
     rewards: [responses], the weighted sum; NaN if the group has an error.
     components: each reward's own value and its logged numbers, [responses] each.
+    spans: of each response, (end character, weighted value) of rewards inside it; empty if no response has any.
     error: why the group is left out (rewards.onError: drop_group), naming the response; None if it is scored.
     """
 
@@ -19,3 +21,4 @@ class GroupScore:
     rewards: Floats
     components: Mapping[str, Floats] = field(default_factory=dict)
     error: str | None = None
+    spans: Sequence[Spans] = ()

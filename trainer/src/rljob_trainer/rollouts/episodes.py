@@ -108,9 +108,9 @@ class _OrderState:
     error: BaseException | None = None
     cancelling: "asyncio.Task[None] | None" = None
 
-    @property
-    def complete(self) -> bool:
-        return len(self.groups) == len(self.order.tasks)
+    def has(self, enough: int | None) -> bool:
+        """Whether so many groups are finished; None: all."""
+        return len(self.groups) >= min(len(self.order.tasks), enough or len(self.order.tasks))
 
     def heard(self) -> None:
         self.generated = time.monotonic() - self.started
@@ -184,14 +184,22 @@ class Episodes:
                 del self._orders[number]
                 await (state.cancelling or self._cancel(state))
 
+    def abort(self, number: int) -> None:
+        """Forget one order, whatever of it is not finished."""
+        self.run(self._abort(number))
+
+    async def _abort(self, number: int) -> None:
+        if (state := self._orders.pop(number, None)) is not None:
+            await (state.cancelling or self._cancel(state))
+
     async def _cancel(self, state: _OrderState) -> None:
         for play in state.plays:
             play.cancel()
         await asyncio.gather(*state.plays, return_exceptions=True)
         self._generation.forget_cancelled()
 
-    def news(self, number: int, seen: int, seconds: float) -> News:
-        """The groups behind the first `seen`, once the order is complete or after `seconds`.
+    def news(self, number: int, seen: int, seconds: float, enough: int | None = None) -> News:
+        """The groups behind the first `seen`, once `enough` (by default all) are finished, or after `seconds`.
 
         Raises what ended the order.
         """
@@ -199,7 +207,7 @@ class Episodes:
         if state is None:
             raise InfrastructureError(f"order {number} was ended by a later one")
         with self._changed:
-            self._changed.wait_for(lambda: state.complete or state.error or self._engine_failed, seconds)
+            self._changed.wait_for(lambda: state.has(enough) or state.error or self._engine_failed, seconds)
             if state.error is not None:
                 raise state.error
             return News(state.groups[seen:], state.generated, self._engine_failed)

@@ -61,9 +61,9 @@ class RolloutClient:
         """Call a method of the host and wait for its value."""
         return self.wait(self.worker.call(method, *args, **kwargs))
 
-    def news(self, order: int, seen: int, seconds: float) -> News:
+    def news(self, order: int, seen: int, seconds: float, enough: int | None = None) -> News:
         """RolloutProcess.news, beside its other work."""
-        return self.wait(self.worker.call_beside("background", RolloutProcess.news, order, seen, seconds))
+        return self.wait(self.worker.call_beside("background", RolloutProcess.news, order, seen, seconds, enough))
 
     def wait(self, answer: Answer[R]) -> R:
         """Raises RewardsLost if the host is lost, else what it raised."""

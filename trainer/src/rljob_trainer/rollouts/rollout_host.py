@@ -151,9 +151,16 @@ class RolloutProcess:
         self._enter(order.policy)
         return episodes.begin(order, self.find(order) if order.purpose == "training" else ())
 
-    def news(self, order: int, seen: int, seconds: float) -> News:
-        """Wait up to `seconds` for groups behind the first `seen`. Raises what ended the order, such as RewardError."""
-        return self._started().news(order, seen, seconds)
+    def news(self, order: int, seen: int, seconds: float, enough: int | None = None) -> News:
+        """Wait up to `seconds` for groups behind the first `seen`, until `enough` are there in all; None: every one.
+
+        Raises what ended the order, such as RewardError.
+        """
+        return self._started().news(order, seen, seconds, enough)
+
+    def abort(self, order: int) -> None:
+        """End an order of which enough is finished; of the rest nothing is journaled."""
+        self._started().abort(order)
 
     def step_used(self, digest: str, fingerprint: str) -> Used | None:
         """What the update of the policy `digest` used, if it was begun before under the same settings."""

@@ -13,7 +13,7 @@ costs the episodes that it was playing. Either is replaced, and the order goes o
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -37,10 +37,14 @@ LOOK_SECONDS = 1.0
 """How long one question for news waits."""
 
 
+Missing = Callable[[list[GroupRef]], int]
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What an order gave. groups: one for each task, in their order.
+    """What an order gave. groups: one for each task, in their order; some are missing if others were enough.
 
+    finished: ids of their tasks, in the order in which they were finished.
     generate_seconds: until the last turn was finished.
     journaled: groups that were made before: by an earlier attempt, or before a loss.
     """
@@ -48,6 +52,7 @@ class Rollout:
     groups: list[GroupRef]
     generate_seconds: float
     journaled: int
+    finished: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +97,26 @@ class Rollouts:
 
     # ------------------------------------------------------------------ groups
 
-    def collect(self, order: Order) -> Rollout:
+    def collect(self, order: Order, missing: Missing | None = None) -> Rollout:
         """One scored group for each task, in their order.
 
+        missing: how many groups are to come still, given those that came; at 0 the others are aborted. None: all are.
         Raises InfrastructureError at the deadline, RewardError as the policy of the reward says.
         """
         deadline = time.monotonic() + self._seconds
-        return self._repair.run(lambda: self._collect(order, deadline))
+        return self._repair.run(
+            lambda: self._collect(order, deadline, missing or (lambda groups: len(order.tasks) - len(groups)))
+        )
 
-    def _collect(self, order: Order, deadline: float) -> Rollout:
+    def _collect(self, order: Order, deadline: float, missing: Missing) -> Rollout:
         number = self._host.ask(RolloutProcess.begin, order)
         news = self._host.news(number, 0, 0.0)
         groups, generated = {group.summary.task_id: group for group in news.groups}, news.generated
-        if len(groups) < len(order.tasks):
+        if self._incomplete(order, groups, missing):
             self.ready(order.policy)
-        while len(groups) < len(order.tasks):
-            news = self._host.news(number, len(groups), LOOK_SECONDS)
+        while self._incomplete(order, groups, missing):
+            enough = len(groups) + missing(list(groups.values()))
+            news = self._host.news(number, len(groups), LOOK_SECONDS, enough)
             groups |= {group.summary.task_id: group for group in news.groups}
             generated = news.generated
             if news.engine_failed is not None:
@@ -117,8 +126,13 @@ class Rollouts:
                 self._heartbeats.check()
                 if time.monotonic() > deadline:
                     raise self._late(order, len(groups))
-        in_order = [groups[task.id] for task in order.tasks]
-        return Rollout(in_order, generated, sum(group.journaled for group in in_order))
+        if len(groups) < len(order.tasks):
+            self._host.ask(RolloutProcess.abort, number)
+        in_order = [groups[task.id] for task in order.tasks if task.id in groups]
+        return Rollout(in_order, generated, sum(group.journaled for group in in_order), list(groups))
+
+    def _incomplete(self, order: Order, groups: dict[str, GroupRef], missing: Missing) -> bool:
+        return len(groups) < len(order.tasks) and missing(list(groups.values())) > 0
 
     def _late(self, order: Order, made: int) -> InfrastructureError:
         return InfrastructureError(

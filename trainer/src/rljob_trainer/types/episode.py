@@ -16,7 +16,7 @@ EpisodeStatus = Literal["finished", "truncated", "timed_out", "environment_faile
 _COLUMNS = ("token_ids", "in_loss", "log_probs", "versions")
 """The arrays of a trajectory, in the order of its fields."""
 
-_REST = ("sample", "status", "reward", "components", "turn_rewards", "counts", "reason")
+_REST = ("sample", "status", "reward", "components", "turn_rewards", "counts", "reason", "token_rewards")
 """Fields of an episode besides its task and its trajectories, in their order."""
 
 
@@ -32,6 +32,7 @@ class Episode:
     turn_rewards: [turns of all trajectories], rewards that belong to a turn; None if there are none.
     counts: numbers that the environment logs, such as tool calls.
     reason: why it is left out; "" if it is not.
+    token_rewards: (index among its tokens in the loss, reward) of rewards inside it, besides `reward`; ascending.
     """
 
     task_id: str
@@ -43,6 +44,7 @@ class Episode:
     turn_rewards: Floats | None = None
     counts: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    token_rewards: tuple[tuple[int, float], ...] = ()
 
     @property
     def oldest_version(self) -> int:
@@ -139,6 +141,7 @@ class GroupSummary:
     truncated: [episodes]. oldest_version: over all its tokens in the loss.
     digest: names the group by all that an update can depend on. error: the group's.
     baseline: reward of its baseline; None without one. turns: None if each episode is one turn.
+    token_rewards: [episodes], or empty if no episode has any.
     """
 
     task_id: str
@@ -156,6 +159,7 @@ class GroupSummary:
     counts: Mapping[str, Floats] = field(default_factory=dict)
     failed: int = 0
     turns: TurnSummary | None = None
+    token_rewards: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     @property
     def made(self) -> int:

@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
+from rljob_trainer.lora.layers import adapted_layers
 from rljob_trainer.rank.critic_loading import critic_weights
 from rljob_trainer.rank.forward import Critic, Policy
 from rljob_trainer.rank.loading import empty_model
@@ -35,9 +38,25 @@ def critic_of(
     shard(critic, spec, mesh, COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)])
     if own is None:
         copy_named_weights(policy.module, critic)
+        _add_adapter(policy.module, critic)
     else:
         _load(critic, own, spec, mesh)
     return ModelRole("critic", critic, critic, adamw(critic, spec, device, spec.critic.weight_decay))
+
+
+@torch.no_grad()
+def _add_adapter(policy: Policy, critic: Critic) -> None:
+    """What the policy's adapter, if it has one, adds to its weights. A rank has the same rows of B as of a weight."""
+    targets = dict(critic.named_parameters())
+    for name, layer in adapted_layers(policy).items():
+        weight, up = _local(targets[f"{name}.weight"]), _local(layer.lora_B.weight)
+        down = layer.lora_A.weight.detach()
+        whole = down.full_tensor() if isinstance(down, DTensor) else down
+        weight.addmm_(up.to(weight), whole.to(weight), alpha=layer.scale)
+
+
+def _local(weight: Tensor) -> Tensor:
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def _load(critic: Critic, folder: Path, spec: ResolvedSpec, mesh: DeviceMesh) -> None:

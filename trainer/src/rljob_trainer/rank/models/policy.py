@@ -11,7 +11,7 @@ from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.models.role import ModelRole, adamw
 from rljob_trainer.rank.packable import choose_rows
-from rljob_trainer.rank.sharding import COMPUTE_DTYPES, load_initial_weights, sharded_policy
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES, decoder_layers, load_initial_weights, sharded_policy
 
 
 def load_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> ModelRole[Policy]:
@@ -28,4 +28,6 @@ def load_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> ModelRole
 
 
 def with_fresh_optimizer(policy: ModelRole[Policy], spec: ResolvedSpec, device: torch.device) -> ModelRole[Policy]:
-    return replace(policy, optimizer=adamw(policy.module, spec, device))
+    layers = decoder_layers(policy.network) if spec.actor.optimizer == "muon" else []
+    matrices = {id(each) for layer in layers for each in layer.parameters() if each.dim() == 2}
+    return replace(policy, optimizer=adamw(policy.module, spec, device, matrices=matrices))

@@ -1,5 +1,6 @@
 """A model of a rank, and what it is for."""
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -8,6 +9,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.rank.muon import ShardedMuon
 from rljob_trainer.rank.optimizer import ShardedAdamW
 
 M_co = TypeVar("M_co", bound=nn.Module, covariant=True)
@@ -62,15 +64,24 @@ class ModelRole(Generic[M_co]):
 
 
 def adamw(
-    module: nn.Module, spec: ResolvedSpec, device: torch.device, weight_decay: float | None = None
-) -> ShardedAdamW:
-    """The optimizer of spec.actor, fresh. device: of the rank. weight_decay: actor's by default."""
+    module: nn.Module, spec: ResolvedSpec, device: torch.device, weight_decay: float | None = None,
+    matrices: Set[int] = frozenset(),
+) -> ShardedAdamW:  # fmt: skip
+    """The optimizer of spec.actor, fresh. device: of the rank. weight_decay: actor's by default.
+
+    matrices: ids of the parameters that Muon takes.
+    """
     actor = spec.actor
-    return ShardedAdamW(
+    kind = ShardedMuon if matrices else ShardedAdamW
+    made = kind(
         [each for each in module.parameters() if each.requires_grad],
         lr=actor.learning_rate,
         betas=(actor.beta1, actor.beta2),
         weight_decay=actor.weight_decay if weight_decay is None else weight_decay,
         device=device,
+        matrices_alone=actor.weight_decay_on == "matrices",
         moments_on_host=actor.fsdp.offload in {"optimizer", "all"},
     )
+    if isinstance(made, ShardedMuon):
+        made.matrices = frozenset(matrices)
+    return made
