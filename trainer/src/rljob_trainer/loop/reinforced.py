@@ -47,10 +47,12 @@ from rljob_trainer.loop.state import LoopState
 from rljob_trainer.loop.valuing import Valued, valued
 from rljob_trainer.progress import names
 from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.results import Prepared
 from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
 from rljob_trainer.types import Floats, GroupSummary, Sampling, Task, next_try
+from rljob_trainer.workers.worker import Pending
 
 log = structlog.get_logger()
 
@@ -119,7 +121,8 @@ class ReinforcedSteps:
         else:
             groups, used, metrics = self._roll_out(step)
         self.rollouts.sleep()  # in a replay, a validation may have woken the engines
-        self.state.reward = float(all_rewards(_summaries(groups)).mean())
+        if self.spec.rewarded:
+            self.state.reward = float(all_rewards(_summaries(groups)).mean())
         return self._update(groups, used, rate, before, metrics)
 
     # ------------------------------------------------------------------ rollout
@@ -181,7 +184,8 @@ class ReinforcedSteps:
             last = list(failed.values())[-1]
             raise RewardError(f"every group of step {step} was left out; the last: {last}", field="spec.rewards")
         trained = kept or left
-        metrics = reward_metrics(_summaries(trained)) | length_metrics(_summaries(trained))
+        metrics = reward_metrics(_summaries(trained)) if self.spec.rewarded else {}
+        metrics |= length_metrics(_summaries(trained))
         metrics |= baseline_metrics(_summaries(trained))
         metrics |= episode_metrics(_summaries(trained))
         metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
@@ -248,11 +252,12 @@ class ReinforcedSteps:
             recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
             penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
-            found = self._advantages(groups, batch, penalties)
+            teacher, taught = self._taught(prepared, batch)
+            found = self._advantages(groups, batch, penalties, teacher)
             recorded()
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         pairs = {names.GROUPS_PAIRS: float(batch.pairs)} if self.spec.pairs else {}
-        mark = self.state.mark("rl", before, metrics | pairs | kl | found.metrics, batch.tokens)
+        mark = self.state.mark("rl", before, metrics | pairs | kl | taught | found.metrics, batch.tokens)
         with self.reporting.phase("update"):
             updating = self.ranks.update(
                 found.advantages, rate, self.state.kl.coefficient, mark, self.state.gradients.bound, found.orders
@@ -266,16 +271,26 @@ class ReinforcedSteps:
             self.reporting.bad_batch(trained_rows(self.reporting.fetch(groups), own, self.state.step))
         return RankStates(mark, updated)
 
-    def _advantages(self, groups: list[GroupRef], batch: StepBatch, penalties: Floats | None) -> Valued:
+    def _advantages(
+        self, groups: list[GroupRef], batch: StepBatch, penalties: Floats | None, teacher: Floats | None
+    ) -> Valued:
         summaries, step = _summaries(groups), self.state.step + 1
         if self.spec.critic is None:
-            return Valued(advantages(summaries, batch, penalties, self.spec), None, {})
+            return Valued(advantages(summaries, batch, penalties, self.spec, teacher), None, {})
         values, bound = self.ranks.values().result(), self.state.critic_gradients.bound
-        return valued(summaries, batch, penalties, values, self.spec, step, bound)
+        return valued(summaries, batch, penalties, values, self.spec, step, bound, teacher)
 
-    def _penalties(self, by_rank: list[list[Floats] | None], batch: StepBatch) -> tuple[Floats, Metrics]:
+    def _taught(self, prepared: Pending[Prepared], batch: StepBatch) -> tuple[Floats | None, Metrics]:
+        """The teacher's signal for each token in the loss, and the mean reverse KL."""
+        teacher = self.spec.algorithm.teacher
+        if teacher is None:
+            return None, {}
+        reverse_kl = gather(batch, [part.reverse_kl or [] for part in prepared.result()])
+        return (-teacher.coefficient * reverse_kl).astype(np.float32), {names.REVERSE_KL: float(reverse_kl.mean())}
+
+    def _penalties(self, by_rank: list[Prepared], batch: StepBatch) -> tuple[Floats, Metrics]:
         controller = self.state.kl
-        token_kl = gather(batch, [part or [] for part in by_rank])
+        token_kl = gather(batch, [part.kl or [] for part in by_rank])
         penalties = (controller.coefficient * token_kl).astype(np.float32)
         controller.update(float(token_kl.sum()) / len(batch.owners), len(batch.owners))
         return penalties, {names.ACTOR_KL: float(token_kl.mean())}
@@ -328,12 +343,15 @@ def split_groups(
     """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds.
 
     An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt.
+    Distillation reads no rewards: every group teaches.
     """
     if not groups:
         return [], [], []
     rewards = [_compared(group.summary) for group in groups]
     owners = np.repeat(np.arange(len(groups)), [len(each) for each in rewards])
     equal = set(uninformative_groups(np.concatenate(rewards), owners).tolist())
+    if advantage == "distillation":
+        equal = set()
     if advantage in WITHOUT_GROUPS:
         equal = {index for index in equal if len(rewards[index]) > 1}
     differ = [group for index, group in enumerate(groups) if index not in equal]
