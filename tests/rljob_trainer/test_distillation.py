@@ -14,6 +14,7 @@ from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.journal import update_fingerprint
+from rljob_trainer.local.preflight import check as preflight
 from rljob_trainer.loop.batches import estimated
 from rljob_trainer.progress import names
 from rljob_trainer.rank.models.role import ModelRole
@@ -205,6 +206,18 @@ def test_a_teacher_with_another_tokenizer_is_refused(tmp_path):
             check_teacher(distilling(), folder, vocabulary)
     with pytest.raises(DataError, match=r"^spec\.algorithm\.teacher\.path: its embeddings have 9 rows"):
         check_teacher(distilling(), folder, tokenizer_of("byte").get_vocab())
+
+
+def test_it_is_refused_before_anything_starts(tmp_path):
+    student = write_teacher(tmp_path / "model", tokenizer_of("character", "abd"))
+    teacher = write_teacher(tmp_path / "teacher", tokenizer_of("character", "bcd"))
+    spec = distilling(model={"path": student.name}, rollout={"engine": "hf"})
+    with pytest.raises(DataError, match=r"^spec\.algorithm\.teacher\.path: its tokenizer is not the policy's"):
+        preflight(spec, tmp_path)
+    (teacher / "tokenizer.json").unlink()
+    (teacher / "tokenizer_config.json").unlink()
+    with pytest.raises(DataError, match=r"^spec\.algorithm\.teacher\.path: teacher has no tokenizer"):
+        preflight(spec, tmp_path)
 
 
 def test_a_teacher_that_is_too_short_or_incomplete_is_refused(tmp_path, folders):
