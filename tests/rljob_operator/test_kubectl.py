@@ -160,6 +160,10 @@ COMMANDS = [
     (["logs", "job"], f"exec {IN_AGENT} logs {names.VOLUME_FOLDER}"),
     (["logs", "job", "--previous", "-f"], f"exec {IN_AGENT} logs {names.VOLUME_FOLDER} --attempt=1 --follow"),
     (["checkpoints", "job", "-n", "team"], f"exec --namespace=team {IN_AGENT} checkpoints {names.VOLUME_FOLDER}"),
+    (
+        ["samples", "job", "--step=4", "--min-reward=-1", "--max-reward=0.5", "--status=truncated"],
+        f"exec {IN_AGENT} samples {names.VOLUME_FOLDER} --step=4 --status=truncated --min-reward=-1.0 --max-reward=0.5",
+    ),
 ]
 
 
@@ -168,10 +172,18 @@ def test_what_is_on_the_volume_is_read_by_way_of_the_agent(folder, capfd, argume
     assert output(capfd, *arguments) == command
 
 
+def test_the_page_of_samples_is_written_as_the_agent_prints_it(folder, capfd):
+    page = folder / "page.html"
+    assert output(capfd, "samples", "job", f"--html={page}") == f"{page}: the episodes of job"
+    assert page.read_text() == f"exec {IN_AGENT} samples {names.VOLUME_FOLDER} --html=-\n"
+    assert "cannot write" in refused("samples", "job", f"--html={folder}/none/page.html")
+
+
 def test_what_is_not_there_is_named(folder, monkeypatch):
     (folder / "pods.json").write_text(json.dumps({"items": []}))
     assert "the logs are on the volume job-checkpoints" in refused("logs", "job")
     assert refused("checkpoints", "job").endswith("none is known")
+    assert "the samples are on the volume job-checkpoints" in refused("samples", "job")
     has(folder, "job", attempt=1)
     assert "first attempt" in refused("logs", "job", "-p")
     has(folder, "job")

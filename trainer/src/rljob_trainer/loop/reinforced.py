@@ -261,7 +261,7 @@ class ReinforcedSteps:
             self.ranks.exchange_average()
         order = Order("validation", policy, self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
-            scored = [group for group in self.rollouts.collect(order).groups if group.summary.error is None]
+            scored, _ = _scored(self.rollouts.collect(order), step)
             if averages:
                 self.ranks.exchange_average()
             self.reporting.samples(step, scored)
