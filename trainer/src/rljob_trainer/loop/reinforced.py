@@ -33,7 +33,7 @@ from rljob_trainer.loop.metrics import (
     validation_metrics,
 )
 from rljob_trainer.loop.reporting import Reporting
-from rljob_trainer.loop.selection import Selection, accuracy, summaries
+from rljob_trainer.loop.selection import Selection, accuracy, scored_groups, summaries
 from rljob_trainer.loop.stages import critic_learning_rate_of, learning_rate_of
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.loop.valuing import Valued, valued
@@ -261,7 +261,7 @@ class ReinforcedSteps:
             self.ranks.exchange_average()
         order = Order("validation", policy, self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
-            scored, _ = _scored(self.rollouts.collect(order), step)
+            scored, _ = scored_groups(self.rollouts.collect(order), step)
             if averages:
                 self.ranks.exchange_average()
             self.reporting.samples(step, scored)

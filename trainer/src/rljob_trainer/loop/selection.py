@@ -60,23 +60,14 @@ class Selection:
         """A round that was made of so many tasks."""
         self.rounds.append(rollout)
         self.aborted += tasks - len(rollout.groups)
-        groups = self._scored(rollout)
+        groups, errors = scored_groups(rollout, self.step)
+        self.failed |= errors
         useful, equal, beyond = split_groups(groups, self.settings, self.advantage)
         chosen, more = first_finished(useful if self.settings.enabled else groups, self.needed, rollout.finished)
         self.kept += chosen
         self.extra += more
         self.flat += equal
         self.outside += beyond
-
-    def _scored(self, rollout: Rollout) -> list[GroupRef]:
-        scored = []
-        for group in rollout.groups:
-            if (error := group.summary.error) is None:
-                scored.append(group)
-            else:
-                log.warning("group_dropped", step=self.step, reason=error)
-                self.failed[group.summary.task_id] = error
-        return scored
 
     def scored(self) -> list[GroupRef]:
         return [*self.kept, *self.flat, *self.outside, *self.extra]
@@ -115,6 +106,14 @@ class Selection:
         """How much of it the journal had."""
         made = sum(len(each.groups) for each in self.rounds)
         return recovery_metrics(sum(each.journaled for each in self.rounds), made)
+
+
+def scored_groups(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]]:
+    """The groups that were scored, and why others were not, by task."""
+    errors = {group.summary.task_id: error for group in rollout.groups if (error := group.summary.error) is not None}
+    for error in errors.values():
+        log.warning("group_dropped", step=step, reason=error)
+    return [group for group in rollout.groups if group.summary.error is None], errors
 
 
 def split_groups(
