@@ -84,7 +84,7 @@ def test_a_recovering_job_is_described_with_its_remedy_and_what_it_costs(folder,
     saved = CheckpointStatus(step=40, path="/checkpoints/step-40-a1", time=NOW - timedelta(minutes=5))
     given = ended(
         75, "RankLost", "rank-3 died", restarts=1,
-        base=job(recovery={"backoff": {"initial": "10m", "max": "10m"}}),
+        base=job(recovery={"backoff": {"initial": "5h", "max": "5h"}}),
         recovery=RecoveryStatus(durable_step=40, charged=1, cures={"driver": 1}),
     )  # fmt: skip
     record = ExitRecord(code=75, reason="RankLost", message="rank-3 died")
