@@ -6,14 +6,25 @@ import torch
 from safetensors.torch import load_file
 
 from rljob_trainer.checkpoint.export import choose_checkpoint, export_model
+from rljob_trainer.checkpoint.manifest import RANKS
+from rljob_trainer.checkpoint.shards import load_shards, saved_shapes
+
+_CRITIC = "critic.model."
 
 
 def final_weights(run: Path) -> dict[str, torch.Tensor]:
-    """The policy of a run's newest checkpoint, in float32."""
-    target = run.with_name(f"{run.name}.model")
+    """The policy of a run's newest checkpoint, and its critic, in float32."""
+    target, checkpoint = run.with_name(f"{run.name}.model"), choose_checkpoint(run, None)
     if not target.exists():
-        export_model(choose_checkpoint(run, None), target, "float32")
-    return load_file(target / "model.safetensors")
+        export_model(checkpoint, target, "float32")
+    return load_file(target / "model.safetensors") | _critic(checkpoint.path / RANKS)
+
+
+def _critic(ranks: Path) -> dict[str, torch.Tensor]:
+    shapes = {name: shape for name, shape in saved_shapes(ranks).items() if name.startswith(_CRITIC)}
+    weights = {name.removeprefix(_CRITIC): torch.empty(shape) for name, shape in shapes.items()}
+    load_shards({"critic": {"model": weights}}, ranks, alone=True)
+    return {f"{_CRITIC}{name}": weight for name, weight in weights.items()}
 
 
 def differing(one: Path, other: Path) -> list[str]:

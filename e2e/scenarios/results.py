@@ -14,6 +14,7 @@ from e2e.scenarios.conftest import MEASURED, SECONDS
 CODE = (
     "charts",
     "crds",
+    "e2e/chaos/base.py",
     "e2e/chaos/weights.py",
     "e2e/cluster",
     "e2e/cluster_chaos/faults.py",

@@ -84,7 +84,7 @@ def test_a_recovering_job_is_described_with_its_remedy_and_what_it_costs(folder,
     saved = CheckpointStatus(step=40, path="/checkpoints/step-40-a1", time=NOW - timedelta(minutes=5))
     given = ended(
         75, "RankLost", "rank-3 died", restarts=1,
-        base=job(recovery={"backoff": {"initial": "10m", "max": "10m"}}),
+        base=job(recovery={"backoff": {"initial": "5h", "max": "5h"}}),
         recovery=RecoveryStatus(durable_step=40, charged=1, cures={"driver": 1}),
     )  # fmt: skip
     record = ExitRecord(code=75, reason="RankLost", message="rank-3 died")
@@ -160,6 +160,10 @@ COMMANDS = [
     (["logs", "job"], f"exec {IN_AGENT} logs {names.VOLUME_FOLDER}"),
     (["logs", "job", "--previous", "-f"], f"exec {IN_AGENT} logs {names.VOLUME_FOLDER} --attempt=1 --follow"),
     (["checkpoints", "job", "-n", "team"], f"exec --namespace=team {IN_AGENT} checkpoints {names.VOLUME_FOLDER}"),
+    (
+        ["samples", "job", "--step=4", "--min-reward=-1", "--max-reward=0.5", "--status=truncated"],
+        f"exec {IN_AGENT} samples {names.VOLUME_FOLDER} --step=4 --status=truncated --min-reward=-1.0 --max-reward=0.5",
+    ),
 ]
 
 
@@ -168,10 +172,18 @@ def test_what_is_on_the_volume_is_read_by_way_of_the_agent(folder, capfd, argume
     assert output(capfd, *arguments) == command
 
 
+def test_the_page_of_samples_is_written_as_the_agent_prints_it(folder, capfd):
+    page = folder / "page.html"
+    assert output(capfd, "samples", "job", f"--html={page}") == f"{page}: the episodes of job"
+    assert page.read_text() == f"exec {IN_AGENT} samples {names.VOLUME_FOLDER} --html=-\n"
+    assert "cannot write" in refused("samples", "job", f"--html={folder}/none/page.html")
+
+
 def test_what_is_not_there_is_named(folder, monkeypatch):
     (folder / "pods.json").write_text(json.dumps({"items": []}))
     assert "the logs are on the volume job-checkpoints" in refused("logs", "job")
     assert refused("checkpoints", "job").endswith("none is known")
+    assert "the samples are on the volume job-checkpoints" in refused("samples", "job")
     has(folder, "job", attempt=1)
     assert "first attempt" in refused("logs", "job", "-p")
     has(folder, "job")

@@ -8,7 +8,7 @@ import pytest
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.batches import advantages, batch_of_groups, batch_of_rows, gather
 from rljob_trainer.loop.metrics import baseline_metrics, length_metrics, reward_metrics, validation_metrics
-from rljob_trainer.loop.reinforced import first_finished, split_groups, to_try_again
+from rljob_trainer.loop.selection import first_finished, split_groups, to_try_again
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress import names
 from rljob_trainer.rollouts.calls import GroupRef

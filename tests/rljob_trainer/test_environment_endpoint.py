@@ -61,6 +61,12 @@ def test_an_agent_with_the_openai_client_is_recorded_as_it_was_sampled(stream, t
     assert (episode.reward, episode.counts) == (1, {"turns": 2, "splits": 0, "prompt": prompt, "sampled": 2})
 
 
+def test_an_empty_answer_is_text_and_not_null(tmp_path):
+    with playing(tmp_path, source=TWO_TURNS) as play:
+        episode = play.of(Script(play.tokenized, "7<|end|>", "<|end|>"), truth="")
+    assert (episode.status, episode.reward) == ("finished", 1), episode.reason
+
+
 def test_tokens_that_a_template_would_merge_otherwise_stay_as_sampled(tmp_path):
     """7 and 8 sampled as bytes of their own stay so, whatever tokens the text would have now."""
     with playing(tmp_path, source=TWO_TURNS) as play:

@@ -18,6 +18,7 @@ def test_an_agent_with_the_openai_client_trains_two_steps(tmp_path: Path):
     lines = trained(run)[-2:]
     assert [line["episode/turns"] for line in lines] == [2.0, 2.0]
     for line in lines:
+        assert line["episode/failed"] == 0, "an untrained policy's empty answers are answers"
         assert line["rollout/log_prob_diff_mean"] < 1e-3, "recorded ids and log-probabilities are the engine's"
         assert {"episode/changed", "episode/splits"} <= line.keys()
     assert "<|user|>again<|assistant|>" in shown.out

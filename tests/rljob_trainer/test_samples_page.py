@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,9 @@ def test_the_command_writes_the_page_of_all_steps(tmp_path, capsys):
     page = Page((tmp_path / "page.html").read_text())
     assert [row["step"] for row in json.loads(page.scripts[0][1])["rows"]] == [2, 4]
     assert capsys.readouterr().out == f"{tmp_path}/page.html: 2 episodes\n"
+    write_json(volume.job, {"name": "gsm8k"})
+    samples(tmp_path, html=Path("-"))
+    assert json.loads(Page(capsys.readouterr().out).scripts[0][1])["run"] == "gsm8k", "not the folder's name"
 
 
 @pytest.mark.parametrize("name", ["html", "js"])

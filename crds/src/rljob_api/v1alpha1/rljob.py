@@ -24,6 +24,7 @@ from rljob_api.v1alpha1.pods import (
     cel_list,
 )
 from rljob_api.v1alpha1.preflight import Preflight
+from rljob_api.v1alpha1.presets import PRESETS
 from rljob_api.v1alpha1.recovery import Recovery
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
@@ -55,6 +56,12 @@ _SFT = f"self.algorithm.preset in {list(OFFLINE)}"
 _PAIRED = f"{or_own('loss', owner='self.algorithm')} in {list(PAIRED)}"
 _MINI_BATCH = "(has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
 _CRITIC_BATCH = "self.critic.miniBatchSize"
+_PRESET_WARMUPS = "".join(
+    f"self.algorithm.preset == '{name}' ? {row.critic_warmup_steps} : "
+    for name, row in PRESETS.items()
+    if row.critic_warmup_steps
+)
+_WARMUP = f"has(self.critic.warmupSteps) ? self.critic.warmupSteps : {_PRESET_WARMUPS}0"
 
 
 class RLJobSpec(ApiModel):
@@ -201,6 +208,11 @@ class RLJobSpec(ApiModel):
             "critic.miniBatchSize must divide data.promptsPerStep, and be a divisor or a multiple of"
             " actor.miniBatchSize: change it",
             "critic.miniBatchSize",
+        ),
+        Rule(
+            f"!has(self.critic) || ({_WARMUP}) < self.training.steps",
+            "the policy would never learn: set critic.warmupSteps below training.steps",
+            "critic.warmupSteps",
         ),
         Rule(
             "!has(self.algorithm.earlyStop.kl) && !has(self.algorithm.earlyStop.clipFraction) || self.actor.epochs > 1"

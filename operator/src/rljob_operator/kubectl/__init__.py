@@ -1,6 +1,6 @@
-"""`kubectl rljob`: what kubectl itself does not show of a job, the driver's log and checkpoints, suspend and resume.
+"""`kubectl rljob`: what kubectl itself does not show of a job: log, checkpoints and episodes; suspend and resume.
 
-    commands: describe, logs, checkpoints, suspend, resume
+    commands: describe, logs, checkpoints, samples, suspend, resume
         │
         ├── jobs     one RLJob and its pods, read for people
         └── calls    kubectl itself, which knows clusters, credentials and proxies; an API client takes seconds to load
@@ -16,6 +16,7 @@ from rljob_api.printable import printable
 from rljob_operator.kubectl.calls import Problem
 from rljob_operator.kubectl.describe import describe
 from rljob_operator.kubectl.logs import checkpoints, logs
+from rljob_operator.kubectl.samples import samples
 from rljob_operator.kubectl.suspend import resume, suspend
 
 app = typer.Typer(
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (describe, logs, checkpoints, suspend, resume):
+for command in (describe, logs, checkpoints, samples, suspend, resume):
     app.command()(command)
 
 

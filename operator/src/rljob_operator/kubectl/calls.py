@@ -39,7 +39,7 @@ class Kubectl:
 
     def get(self, resource: str, *arguments: str) -> Manifest:
         """One object, or a list of them."""
-        found: Manifest = json.loads(self._output("get", resource, *arguments, "--output=json"))
+        found: Manifest = json.loads(self.output("get", resource, *arguments, "--output=json"))
         return found
 
     def raw(self, path: str) -> Manifest | None:
@@ -51,7 +51,7 @@ class Kubectl:
 
     def patch(self, resource: str, name: str, patch: Manifest) -> Manifest:
         merge = ("--type=merge", f"--patch={json.dumps(patch)}", f"--field-manager={FIELD_MANAGER}", "--output=json")
-        changed: Manifest = json.loads(self._output("patch", resource, name, *merge))
+        changed: Manifest = json.loads(self.output("patch", resource, name, *merge))
         return changed
 
     def show(self, *arguments: str) -> None:
@@ -67,7 +67,8 @@ class Kubectl:
         if process.returncode:
             raise typer.Exit(1)
 
-    def _output(self, *arguments: str) -> str:
+    def output(self, *arguments: str) -> str:
+        """What it writes, unchanged."""
         with self._started(*arguments) as process:
             out, errors = process.communicate()
         if process.returncode:

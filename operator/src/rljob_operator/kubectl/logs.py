@@ -22,7 +22,7 @@ def logs(
     kubectl = Kubectl(namespace, context)
     job = job_named(kubectl, name)
     command = _drivers_log(job, follow=follow, previous=previous)
-    _run_in_agent(kubectl, job, command, f"the logs are on the volume {job.claim}, in the folder logs")
+    kubectl.show(*in_agent(kubectl, job, command, f"the logs are on the volume {job.claim}, in the folder logs"))
 
 
 def checkpoints(name: str, namespace: Namespace = None, context: Context = None) -> None:
@@ -31,15 +31,15 @@ def checkpoints(name: str, namespace: Namespace = None, context: Context = None)
     job = job_named(kubectl, name)
     saved = job.part("checkpoint")
     known = f"the operator last saw that of step {saved['step']}: {saved['path']}" if saved else "none is known"
-    _run_in_agent(kubectl, job, ["rljob", "checkpoints", names.VOLUME_FOLDER], known)
+    kubectl.show(*in_agent(kubectl, job, ["rljob", "checkpoints", names.VOLUME_FOLDER], known))
 
 
-def _run_in_agent(kubectl: Kubectl, job: Job, command: list[str], instead: str) -> None:
-    """instead: what to say if there is no head pod."""
+def in_agent(kubectl: Kubectl, job: Job, command: list[str], instead: str) -> list[str]:
+    """What kubectl is called with to run the command in the agent. instead: what to say if there is no head pod."""
     pod = head_pod(kubectl, job)
     if pod is None:
         raise Problem(f"{job.name} has no head pod: the job is {job.phase or job.unseen}; {instead}")
-    kubectl.show("exec", pod, f"--container={names.AGENT_CONTAINER}", "--", *command)
+    return ["exec", pod, f"--container={names.AGENT_CONTAINER}", "--", *command]
 
 
 def _drivers_log(job: Job, *, follow: bool, previous: bool) -> list[str]:

@@ -15,13 +15,15 @@ def samples(
     at_least: Annotated[float | None, typer.Option("--min-reward", help="Smallest reward to show.")] = None,
     at_most: Annotated[float | None, typer.Option("--max-reward", help="Largest reward to show.")] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with all episodes to this file instead.", show_default=False)
+        Path | None,
+        typer.Option(help="Write a page with all episodes to this file instead; - prints it.", show_default=False),
     ] = None,
 ) -> None:
     """Print the episodes that a run's validations wrote down, and which tokens of each are trained on."""
     from rljob_api.printable import printable
     from rljob_trainer.errors import DataError
     from rljob_trainer.progress.answers import sample_rows
+    from rljob_trainer.progress.state import run_name
     from rljob_trainer.progress.transcript import lines
     from rljob_trainer.volume import Volume
 
@@ -31,8 +33,12 @@ def samples(
     if html is not None:
         from rljob_trainer.progress.samples_page import samples_page
 
-        html.write_text(samples_page(run.resolve().name, rows))
-        typer.echo(f"{html}: {len(rows)} episodes")
+        page = samples_page(run_name(run), rows)
+        if str(html) == "-":
+            typer.echo(page, nl=False)
+        else:
+            html.write_text(page)
+            typer.echo(f"{html}: {len(rows)} episodes")
         return
     shown_step = max(row["step"] for row in rows) if step is None else step
     for row in rows:

@@ -83,6 +83,9 @@ def _command(command: Sequence[str], base_dir: Path) -> Rollout:
 
 def _function(entry: Callable[..., Any], arguments: Mapping[str, Any]) -> Rollout:
     if is_agent(entry):
+        for name in sorted(set(PARAMETERS) & set(arguments)):
+            message = f"an agent's {name} is that of its episode: remove this argument"
+            raise LoadError(message, f"{FIELD}.arguments.{name}")
         given = partial(entry, **arguments)
         _bind(entry, ("task",), {**arguments, **dict.fromkeys(PARAMETERS)})
         return partial(play_agent, given)

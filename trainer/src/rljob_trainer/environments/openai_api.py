@@ -142,9 +142,9 @@ def _plain_call(call: Mapping[str, Any]) -> Json:
 
 
 def chat_answer(chatted: Chatted, number: int, request: ChatRequest) -> Json:
-    message = {**chatted.message, "content": chatted.message["content"] or None}
-    if calls := chatted.message.get("tool_calls"):
-        message["tool_calls"] = [_call(each) for each in calls]
+    message = dict(chatted.message)
+    if calls := message.get("tool_calls"):  # only then may the content be null: agents take an empty answer for text
+        message |= {"content": message["content"] or None, "tool_calls": [_call(each) for each in calls]}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(chatted)}
     return {**_head("chatcmpl", "chat.completion", number, request), "choices": [choice], "usage": _usage(chatted)}
 

@@ -12,18 +12,13 @@ generate. They sleep from the end of the rollout to the sync, so they and the ra
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import structlog
 
 from rljob_api import ResolvedSpec
-from rljob_api.v1alpha1.algorithm import DynamicSampling
-from rljob_api.v1alpha1.terms import WITHOUT_GROUPS, Advantage
-from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.data.stream import TaskStream
-from rljob_trainer.errors import RewardError
 from rljob_trainer.journal import Used
 from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.loop.bad_batches import trained_rows
@@ -31,17 +26,14 @@ from rljob_trainer.loop.batches import StepBatch, advantages, batch_of_groups, g
 from rljob_trainer.loop.metrics import (
     Metrics,
     all_rewards,
-    baseline_metrics,
     critic_metrics,
-    episode_metrics,
-    length_metrics,
     recovery_metrics,
-    reward_metrics,
     sync_metrics,
     update_metrics,
     validation_metrics,
 )
 from rljob_trainer.loop.reporting import Reporting
+from rljob_trainer.loop.selection import Selection, accuracy, scored_groups, summaries
 from rljob_trainer.loop.stages import critic_learning_rate_of, learning_rate_of
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.loop.valuing import Valued, valued
@@ -51,7 +43,7 @@ from rljob_trainer.rank.results import Prepared
 from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
-from rljob_trainer.types import Floats, GroupSummary, Sampling, Task, next_try
+from rljob_trainer.types import Floats, Sampling, Task
 from rljob_trainer.workers.worker import Pending
 
 log = structlog.get_logger()
@@ -122,7 +114,7 @@ class ReinforcedSteps:
             groups, used, metrics = self._roll_out(step)
         self.rollouts.sleep()  # in a replay, a validation may have woken the engines
         if self.spec.rewarded:
-            self.state.reward = float(all_rewards(_summaries(groups)).mean())
+            self.state.reward = float(all_rewards(summaries(groups)).mean())
         return self._update(groups, used, rate, before, metrics)
 
     # ------------------------------------------------------------------ rollout
@@ -154,50 +146,24 @@ class ReinforcedSteps:
     def _roll_out(self, step: int) -> tuple[list[GroupRef], Used, Metrics]:
         """Groups to train on. With dynamic sampling, groups that teach nothing are replaced for some rounds."""
         prompts, settings = self._prompts(), self.spec.algorithm.dynamic_sampling
-        wanted = self.spec.data.prompts_per_step
-        kept: list[GroupRef] = []
-        flat: list[GroupRef] = []
-        outside: list[GroupRef] = []
-        failed: dict[str, str] = {}
-        rounds: list[Rollout] = []
-        extra: list[GroupRef] = []
-        aborted = 0
+        selection = Selection(
+            step,
+            self.spec.data.prompts_per_step,
+            settings,
+            self.spec.algorithm.advantage,
+            rewarded=self.spec.rewarded,
+        )
         for _ in range(settings.max_rounds if settings.enabled else 1):
-            needed = wanted - len(kept)
-            tasks = prompts.next(math.ceil(needed * (1 + settings.oversample)))
-            rounds.append(self._round(tasks, needed))
-            aborted += len(tasks) - len(rounds[-1].groups)
-            groups, errors = _scored(rounds[-1], step)
-            failed |= errors
-            useful, equal, beyond = split_groups(groups, settings, self.spec.algorithm.advantage)
-            flat, outside = flat + equal, outside + beyond
-            chosen, more = first_finished(useful if settings.enabled else groups, needed, rounds[-1].finished)
-            kept, extra = kept + chosen, extra + more
-            if len(kept) == wanted or prompts.exhausted:
+            tasks = prompts.next(math.ceil(selection.needed * (1 + settings.oversample)))
+            selection.add(self._round(tasks, selection), len(tasks))
+            if not selection.needed or prompts.exhausted:
                 break
-        again = to_try_again([*kept, *flat, *outside], settings)
-        prompts.issue_again(again)
-        for group in (*kept, *flat, *outside, *extra):
-            prompts.measure(group.summary.task_id, _accuracy(group.summary))
-        left = flat + outside
-        if not kept + left:
-            last = list(failed.values())[-1]
-            raise RewardError(f"every group of step {step} was left out; the last: {last}", field="spec.rewards")
-        trained = kept or left
-        metrics = reward_metrics(_summaries(trained)) if self.spec.rewarded else {}
-        metrics |= length_metrics(_summaries(trained))
-        metrics |= baseline_metrics(_summaries(trained))
-        metrics |= episode_metrics(_summaries(trained))
-        metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
-        metrics[names.GROUPS_TRIED_AGAIN] = float(len(again))
-        metrics[names.GROUPS_OUT_OF_BOUNDS] = float(len(outside))
-        metrics[names.GROUPS_ABORTED] = float(aborted)
-        metrics[names.EPOCH] = float(prompts.epoch)
-        dropped = failed | {group.summary.task_id: "uninformative" for group in (left if kept else [])}
-        dropped |= {group.summary.task_id: "oversampled" for group in extra}
-        made = sum(len(each.groups) for each in rounds)
-        found = recovery_metrics(sum(each.journaled for each in rounds), made)
-        return trained, self._used(step, trained, dropped, metrics), metrics | found
+        trained = selection.trained()
+        prompts.issue_again(selection.to_try_again())
+        for group in selection.scored():
+            prompts.measure(group.summary.task_id, accuracy(group.summary))
+        metrics = selection.metrics() | {names.EPOCH: float(prompts.epoch)}
+        return trained, self._used(step, trained, selection.dropped(), metrics), metrics | selection.found()
 
     def _used(self, step: int, groups: list[GroupRef], dropped: dict[str, str], metrics: Metrics) -> Used:
         return Used(
@@ -210,22 +176,15 @@ class ReinforcedSteps:
             metrics=metrics,
         )
 
-    def _round(self, tasks: list[Task], needed: int) -> Rollout:
-        """needed: groups that the step can use; with more tasks than that, the slowest are aborted."""
+    def _round(self, tasks: list[Task], selection: Selection) -> Rollout:
+        """With more tasks than the step can use, the slowest are aborted."""
+        needed = selection.needed
+        enough = (lambda groups: needed - selection.usable(groups)) if len(tasks) > needed else None
         with self.reporting.phase("rewards"):  # all but the generation and the start of engines
             self.reporting.now("rollout")
-            done = self.rollouts.collect(
-                self._order(tasks), (lambda groups: needed - self._usable(groups)) if len(tasks) > needed else None
-            )
+            done = self.rollouts.collect(self._order(tasks), enough)
             self.reporting.add_time("rollout", done.generate_seconds)
         return done
-
-    def _usable(self, groups: list[GroupRef]) -> int:
-        """How many of these groups the step can use."""
-        scored = [group for group in groups if group.summary.error is None]
-        settings = self.spec.algorithm.dynamic_sampling
-        useful, _, _ = split_groups(scored, settings, self.spec.algorithm.advantage)
-        return len(useful if settings.enabled else scored)
 
     def _order(self, tasks: list[Task]) -> Order:
         rollout = self.spec.rollout
@@ -247,7 +206,7 @@ class ReinforcedSteps:
     def _update(
         self, groups: list[GroupRef], used: Used, rate: float, before: dict[str, object], metrics: Metrics
     ) -> RankStates:
-        batch = batch_of_groups(_summaries(groups), self.spec)
+        batch = batch_of_groups(summaries(groups), self.spec)
         with self.reporting.phase("advantage"):
             recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
@@ -274,11 +233,11 @@ class ReinforcedSteps:
     def _advantages(
         self, groups: list[GroupRef], batch: StepBatch, penalties: Floats | None, teacher: Floats | None
     ) -> Valued:
-        summaries, step = _summaries(groups), self.state.step + 1
+        taken, step = summaries(groups), self.state.step + 1
         if self.spec.critic is None:
-            return Valued(advantages(summaries, batch, penalties, self.spec, teacher), None, {})
+            return Valued(advantages(taken, batch, penalties, self.spec, teacher), None, {})
         values, bound = self.ranks.values().result(), self.state.critic_gradients.bound
-        return valued(summaries, batch, penalties, values, self.spec, step, bound, teacher)
+        return valued(taken, batch, penalties, values, self.spec, step, bound, teacher)
 
     def _taught(self, prepared: Pending[Prepared], batch: StepBatch) -> tuple[Floats | None, Metrics]:
         """The teacher's signal for each token in the loss, and the mean reverse KL."""
@@ -322,79 +281,8 @@ class ReinforcedSteps:
             self.ranks.exchange_average()
         order = Order("validation", policy, self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
-            scored = [group for group in self.rollouts.collect(order).groups if group.summary.error is None]
+            scored, _ = scored_groups(self.rollouts.collect(order), step)
             if averages:
                 self.ranks.exchange_average()
             self.reporting.samples(step, scored)
-        return validation_metrics(_summaries(scored), {task.id: task.data_source for task in self.validation})
-
-
-def _scored(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]]:
-    """The groups that were scored, and why others were not, by task."""
-    errors = {group.summary.task_id: error for group in rollout.groups if (error := group.summary.error) is not None}
-    for error in errors.values():
-        log.warning("group_dropped", step=step, reason=error)
-    return [group for group in rollout.groups if group.summary.error is None], errors
-
-
-def split_groups(
-    groups: list[GroupRef], bounds: DynamicSampling, advantage: Advantage
-) -> tuple[list[GroupRef], list[GroupRef], list[GroupRef]]:
-    """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds.
-
-    An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt.
-    Distillation reads no rewards: every group teaches.
-    """
-    if not groups:
-        return [], [], []
-    rewards = [_compared(group.summary) for group in groups]
-    owners = np.repeat(np.arange(len(groups)), [len(each) for each in rewards])
-    equal = set(uninformative_groups(np.concatenate(rewards), owners).tolist())
-    if advantage == "distillation":
-        equal = set()
-    if advantage in WITHOUT_GROUPS:
-        equal = {index for index in equal if len(rewards[index]) > 1}
-    differ = [group for index, group in enumerate(groups) if index not in equal]
-    useful = [group for group in differ if _within(group.summary, bounds)]
-    beyond = [group for group in differ if not _within(group.summary, bounds)]
-    return useful, [group for index, group in enumerate(groups) if index in equal], beyond
-
-
-def first_finished(
-    groups: list[GroupRef], needed: int, finished: Sequence[str]
-) -> tuple[list[GroupRef], list[GroupRef]]:
-    """At most `needed` groups, those that were finished first, and the others; each in the order given."""
-    if len(groups) <= needed:
-        return groups, []
-    place = {task_id: index for index, task_id in enumerate(finished)}
-    first = {group.summary.task_id for group in sorted(groups, key=lambda g: place[g.summary.task_id])[:needed]}
-    inside = [group for group in groups if group.summary.task_id in first]
-    return inside, [group for group in groups if group.summary.task_id not in first]
-
-
-def to_try_again(groups: list[GroupRef], settings: DynamicSampling) -> list[str]:
-    """Ids under which tasks that were too hard are issued again, if they have tries left."""
-    if settings.hard_retries is None or settings.min_accuracy is None:
-        return []
-    hard = [group.summary for group in groups if _accuracy(group.summary) < settings.min_accuracy]
-    ids = [next_try(each.task_id) for each in hard]
-    return [each for each in ids if int(each.rpartition("/")[2]) <= settings.hard_retries]
-
-
-def _accuracy(group: GroupSummary) -> float:
-    return float(group.rewards.mean(dtype=np.float64))
-
-
-def _within(group: GroupSummary, bounds: DynamicSampling) -> bool:
-    accuracy = _accuracy(group)
-    low, high = bounds.min_accuracy, bounds.max_accuracy
-    return (low is None or accuracy >= low) and (high is None or accuracy <= high)
-
-
-def _compared(group: GroupSummary) -> Floats:
-    """What a reward of the group is compared with: [episodes], and the baseline's."""
-    return group.rewards if group.baseline is None else np.append(group.rewards, np.float32(group.baseline))
-
-
-def _summaries(groups: list[GroupRef]) -> list[GroupSummary]:
-    return [group.summary for group in groups]
+        return validation_metrics(summaries(scored), {task.id: task.data_source for task in self.validation})

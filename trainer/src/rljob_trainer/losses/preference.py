@@ -2,8 +2,11 @@
 
 from dataclasses import astuple, dataclass
 
+from rljob_trainer.progress import names
+
 PREFERENCE = (
-    "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected",
+    names.REWARDS_CHOSEN, names.REWARDS_REJECTED, names.REWARDS_MARGINS, names.REWARDS_ACCURACIES, names.LOGPS_CHOSEN,
+    names.LOGPS_REJECTED,
 )  # fmt: skip
 
 

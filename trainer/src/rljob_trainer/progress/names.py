@@ -57,15 +57,16 @@ ACTOR_UPDATES_SKIPPED = _metric(
     "actor/updates_skipped", "updates", "Updates left out because the gradient was not finite or too large"
 )
 ACTOR_LEARNING_RATE = _metric("actor/learning_rate", "", "Learning rate of the step's last update")
-for _name, _unit, _description in (
-    ("rewards/chosen", "", "Implicit reward of the preferred responses: beta (log pi - log pi_ref), the mean"),
-    ("rewards/rejected", "", "Implicit reward of the rejected responses"),
-    ("rewards/margins", "", "Difference of the two"),
-    ("rewards/accuracies", "share", "Pairs whose preferred response has the higher implicit reward"),
-    ("logps/chosen", "nats", "Log-probability of the preferred responses, the mean"),
-    ("logps/rejected", "nats", "Log-probability of the rejected responses"),
-):
-    _metric(_name, _unit, _description)
+REWARDS_CHOSEN = _metric(
+    "rewards/chosen", "", "Implicit reward of the preferred responses: beta (log pi - log pi_ref), the mean"
+)
+REWARDS_REJECTED = _metric("rewards/rejected", "", "Implicit reward of the rejected responses")
+REWARDS_MARGINS = _metric("rewards/margins", "", "Difference of the two")
+REWARDS_ACCURACIES = _metric(
+    "rewards/accuracies", "share", "Pairs whose preferred response has the higher implicit reward"
+)
+LOGPS_CHOSEN = _metric("logps/chosen", "nats", "Log-probability of the preferred responses, the mean")
+LOGPS_REJECTED = _metric("logps/rejected", "nats", "Log-probability of the rejected responses")
 GROUPS_PAIRS = _metric("groups/pairs", "pairs", "Pairs of a best and a worst response; equal rewards make none")
 CRITIC_LOSS = _metric("critic/loss", "", "Loss of the critic, the mean over its updates")
 CRITIC_EXPLAINED_VARIANCE = _metric(

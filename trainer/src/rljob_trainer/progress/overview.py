@@ -12,7 +12,7 @@ from rljob_api.v1alpha1 import Progress
 from rljob_trainer.checkpoint.manifest import CheckpointRef, counting, newest, survey
 from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.progress.reporter import HEARTBEAT
-from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence, supervised
+from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, run_name, silence, supervised
 from rljob_trainer.progress.views.format import duration
 from rljob_trainer.volume import Volume
 
@@ -70,7 +70,7 @@ def look_at(directory: Path) -> RunOverview:
     quiet, held = silence(volume), supervised(volume)
     checkpoint, unread = _checkpoint(volume)
     return RunOverview(
-        name=(read_object(volume.job) or {}).get("name") or directory.resolve().name,
+        name=run_name(directory),
         directory=directory,
         state="running" if held and run_ended is None else _state(attempt, ended, None if held is False else quiet),
         attempt=attempt,

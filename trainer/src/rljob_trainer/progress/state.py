@@ -28,6 +28,11 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def run_name(directory: Path) -> str:
+    """The job's name, which the folder does not have where a cluster mounts it; the folder's before a job began."""
+    return str((read_object(Volume(directory).job) or {}).get("name") or directory.resolve().name)
+
+
 def last_attempt(volume: Volume) -> int:
     """Number of the newest attempt; 0 before the first, or if the volume does not answer."""
     try:

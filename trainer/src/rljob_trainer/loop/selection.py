@@ -1,0 +1,181 @@
+"""Which groups a step uses, as rounds of generation bring them (algorithm.dynamicSampling)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import structlog
+
+from rljob_api.v1alpha1.algorithm import DynamicSampling
+from rljob_api.v1alpha1.terms import WITHOUT_GROUPS, Advantage
+from rljob_trainer.advantage import uninformative_groups
+from rljob_trainer.errors import RewardError
+from rljob_trainer.loop.metrics import (
+    Metrics,
+    baseline_metrics,
+    episode_metrics,
+    length_metrics,
+    recovery_metrics,
+    reward_metrics,
+)
+from rljob_trainer.progress import names
+from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.rollouts.rollouts import Rollout
+from rljob_trainer.types import Floats, GroupSummary, next_try
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Selection:
+    """The groups of one step.
+
+    wanted: how many the step trains on. kept: those so far. extra: more than those, of an oversampled round.
+    flat: with equal rewards. outside: beyond the bounds of accuracy. failed: why others were not scored, by task.
+    aborted: tasks whose groups were not waited for. rewarded: whether the job has rewards to report.
+    """
+
+    step: int
+    wanted: int
+    settings: DynamicSampling
+    advantage: Advantage
+    kept: list[GroupRef] = field(default_factory=list)
+    extra: list[GroupRef] = field(default_factory=list)
+    flat: list[GroupRef] = field(default_factory=list)
+    outside: list[GroupRef] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    rounds: list[Rollout] = field(default_factory=list)
+    aborted: int = 0
+    rewarded: bool = True
+
+    @property
+    def needed(self) -> int:
+        return self.wanted - len(self.kept)
+
+    def usable(self, groups: list[GroupRef]) -> int:
+        """How many of these groups the step can use."""
+        scored = [group for group in groups if group.summary.error is None]
+        return len(split_groups(scored, self.settings, self.advantage)[0] if self.settings.enabled else scored)
+
+    def add(self, rollout: Rollout, tasks: int) -> None:
+        """A round that was made of so many tasks."""
+        self.rounds.append(rollout)
+        self.aborted += tasks - len(rollout.groups)
+        groups, errors = scored_groups(rollout, self.step)
+        self.failed |= errors
+        useful, equal, beyond = split_groups(groups, self.settings, self.advantage)
+        chosen, more = first_finished(useful if self.settings.enabled else groups, self.needed, rollout.finished)
+        self.kept += chosen
+        self.extra += more
+        self.flat += equal
+        self.outside += beyond
+
+    def scored(self) -> list[GroupRef]:
+        return [*self.kept, *self.flat, *self.outside, *self.extra]
+
+    def to_try_again(self) -> list[str]:
+        return to_try_again([*self.kept, *self.flat, *self.outside], self.settings)
+
+    def trained(self) -> list[GroupRef]:
+        """What the step trains on: what teaches nothing, if there is nothing else. Raises RewardError without any."""
+        trained = self.kept or self.flat + self.outside
+        if not trained:
+            last = list(self.failed.values())[-1]
+            message = f"every group of step {self.step} was left out; the last: {last}"
+            raise RewardError(message, field="spec.rewards")
+        return trained
+
+    def dropped(self) -> dict[str, str]:
+        """Why the step does not use a task's group."""
+        left = self.flat + self.outside if self.kept else []
+        why = {group.summary.task_id: "uninformative" for group in left}
+        return self.failed | why | {group.summary.task_id: "oversampled" for group in self.extra}
+
+    def metrics(self) -> Metrics:
+        """What a replay of the step has too."""
+        trained = summaries(self.trained())
+        metrics = reward_metrics(trained) if self.rewarded else {}
+        metrics |= length_metrics(trained) | baseline_metrics(trained)
+        return metrics | episode_metrics(trained) | {
+            names.GROUPS_UNINFORMATIVE: float(len(self.flat)),
+            names.GROUPS_DROPPED: float(len(self.failed)),
+            names.GROUPS_TRIED_AGAIN: float(len(self.to_try_again())),
+            names.GROUPS_OUT_OF_BOUNDS: float(len(self.outside)),
+            names.GROUPS_ABORTED: float(self.aborted),
+        }  # fmt: skip
+
+    def found(self) -> Metrics:
+        """How much of it the journal had."""
+        made = sum(len(each.groups) for each in self.rounds)
+        return recovery_metrics(sum(each.journaled for each in self.rounds), made)
+
+
+def scored_groups(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]]:
+    """The groups that were scored, and why others were not, by task."""
+    errors = {group.summary.task_id: error for group in rollout.groups if (error := group.summary.error) is not None}
+    for error in errors.values():
+        log.warning("group_dropped", step=step, reason=error)
+    return [group for group in rollout.groups if group.summary.error is None], errors
+
+
+def split_groups(
+    groups: list[GroupRef], bounds: DynamicSampling, advantage: Advantage
+) -> tuple[list[GroupRef], list[GroupRef], list[GroupRef]]:
+    """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds.
+
+    An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt.
+    Distillation reads no rewards: every group teaches.
+    """
+    if not groups:
+        return [], [], []
+    rewards = [_compared(group.summary) for group in groups]
+    owners = np.repeat(np.arange(len(groups)), [len(each) for each in rewards])
+    equal = set(uninformative_groups(np.concatenate(rewards), owners).tolist())
+    if advantage == "distillation":
+        equal = set()
+    if advantage in WITHOUT_GROUPS:
+        equal = {index for index in equal if len(rewards[index]) > 1}
+    differ = [group for index, group in enumerate(groups) if index not in equal]
+    useful = [group for group in differ if _within(group.summary, bounds)]
+    beyond = [group for group in differ if not _within(group.summary, bounds)]
+    return useful, [group for index, group in enumerate(groups) if index in equal], beyond
+
+
+def first_finished(
+    groups: list[GroupRef], needed: int, finished: Sequence[str]
+) -> tuple[list[GroupRef], list[GroupRef]]:
+    """At most `needed` groups, those that were finished first, and the others; each in the order given."""
+    if len(groups) <= needed:
+        return groups, []
+    place = {task_id: index for index, task_id in enumerate(finished)}
+    first = {group.summary.task_id for group in sorted(groups, key=lambda g: place[g.summary.task_id])[:needed]}
+    inside = [group for group in groups if group.summary.task_id in first]
+    return inside, [group for group in groups if group.summary.task_id not in first]
+
+
+def to_try_again(groups: list[GroupRef], settings: DynamicSampling) -> list[str]:
+    """Ids under which tasks that were too hard are issued again, if they have tries left."""
+    if settings.hard_retries is None or settings.min_accuracy is None:
+        return []
+    hard = [group.summary for group in groups if accuracy(group.summary) < settings.min_accuracy]
+    ids = [next_try(each.task_id) for each in hard]
+    return [each for each in ids if int(each.rpartition("/")[2]) <= settings.hard_retries]
+
+
+def accuracy(group: GroupSummary) -> float:
+    """The mean reward of its episodes."""
+    return float(group.rewards.mean(dtype=np.float64))
+
+
+def _within(group: GroupSummary, bounds: DynamicSampling) -> bool:
+    mean, low, high = accuracy(group), bounds.min_accuracy, bounds.max_accuracy
+    return (low is None or mean >= low) and (high is None or mean <= high)
+
+
+def _compared(group: GroupSummary) -> Floats:
+    """What a reward of the group is compared with: [episodes], and the baseline's."""
+    return group.rewards if group.baseline is None else np.append(group.rewards, np.float32(group.baseline))
+
+
+def summaries(groups: Sequence[GroupRef]) -> list[GroupSummary]:
+    return [group.summary for group in groups]
