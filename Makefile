@@ -91,7 +91,8 @@ e2e-smoke: go $(READY)  ## Train on a cluster with real nodes: success, suspensi
 	$(BIN)/python -m e2e.nodes build
 	$(BIN)/python -m pytest e2e/scenarios/test_images.py e2e/scenarios/test_life.py $(ARGS)
 
-e2e: go $(READY)  ## Every scenario on a cluster with real nodes (hours; goes on where it stopped); writes its part of docs/benchmarks/recovery.md
+e2e: go $(READY)  ## The page of samples in Chromium, if it is installed, and every scenario on a cluster with real nodes (hours; goes on where it stopped); writes its part of docs/benchmarks/recovery.md
+	$(BIN)/python -m pytest e2e/pages
 	$(BIN)/python -m e2e.nodes build
 	$(BIN)/python -m e2e.scenarios $(ARGS)
 

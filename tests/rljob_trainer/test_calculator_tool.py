@@ -71,6 +71,7 @@ def test_smollm2_calls_the_tool_after_the_supervised_start(tmp_path: Path):
     ]
     assert rendered[0] == rendered[1], "without tools, the example's template is the model's own"
     calling = 'sft.data=["synthetic://arithmetic?rows=200&seed=1&minDigits=2&calls=1"]'  # all made-up responses call
-    lines = train(tmp_path / "run", f"model.path={model}", "sft.steps=10", "sft.batchSize=8", calling)
+    few = ["sft.steps=6", "sft.batchSize=8", "data.promptsPerStep=2", "rollout.samplesPerPrompt=2"]
+    lines = train(tmp_path / "run", f"model.path={model}", *few, calling)
     assert sum(line["episode/tool_calls"] for line in lines) > 0
     assert all(line["sync/probe_mean"] < 1e-3 for line in lines)

@@ -1,7 +1,9 @@
 """Each tracker's package without a network: the tests read back what was logged."""
 
+import html
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rljob_trainer.errors import JobError
 from rljob_trainer.loggers import LoggerSet, Status
+from rljob_trainer.loggers.episodes import COLUMNS, episode_table
 from rljob_trainer.progress.run_info import RunInfo
 
 CONFIG = {"model": {"path": "m"}, "training": {"steps": 5, "loggers": ["console"]}}
@@ -50,9 +53,41 @@ sys.addaudithook(watch)
 def attempt(name: str, run: RunInfo, rewards: Mapping[int, float], status: Status) -> None:
     """One attempt that logs these rewards by step."""
     loggers = LoggerSet([name], replace(run, resumed_step=min(rewards) - 1))
+    loggers.episodes(min(rewards), [sample(min(rewards))])
     for step, reward in rewards.items():
         loggers.log(step, {"reward/mean": reward, "actor/kl": 0.5})
     loggers.finish(status)
+
+
+MARKUP = "<think>**7**</think> | <img src=x>"
+
+
+def sample(step: int) -> dict[str, Any]:
+    """What Reporting writes of an episode whose prompt is far too long for a cell."""
+    parts = [
+        {"who": "prompt", "text": "p" * 100_000, "tokens": 3, "inLoss": 0},
+        {"who": "policy", "text": MARKUP, "tokens": 2, "inLoss": 2, "reward": 0.5},
+        {"who": "environment", "text": "again", "tokens": 1, "inLoss": 0},
+        {"who": "policy", "text": "8", "tokens": 2, "inLoss": 1},
+    ]
+    episode = {"sample": 0, "status": "finished", "reason": "", "counts": {"turns": 2.0}, "trajectories": [parts]}
+    return {"step": step, "task": f"validation/{step}/0", "reward": 0.5, "groundTruth": {"n": 8}, "episode": episode}
+
+
+def row(step: int, text: str = "") -> list[Any]:
+    """The row of `sample`, but for its transcript."""
+    return [f"validation/{step}/0", 0.5, "finished", 2, 3, '{"n": 8}', text]
+
+
+def bounded(text: str, markup: str = MARKUP) -> bool:
+    """Whether a transcript has its start and its end, and is short."""
+    return text.lstrip().startswith("prompt") and markup in text and "again" in text and len(text) < 4200
+
+
+def test_an_episode_without_a_reward_has_none_in_the_table() -> None:
+    (found,) = episode_table(3, [sample(3) | {"reward": math.nan}]).rows
+    assert list(found[:-1]) == ["validation/3/0", None, *row(3)[2:-1]]
+    assert bounded(str(found[-1]))
 
 
 def test_the_console_is_a_line_a_step_in_the_drivers_log(run: RunInfo) -> None:
@@ -60,6 +95,7 @@ def test_the_console_is_a_line_a_step_in_the_drivers_log(run: RunInfo) -> None:
         loggers = LoggerSet(["console"], run)
         for step in (1, 2):  # short supervised steps
             loggers.log(step, {"actor/loss": 2.71828, "time/step": 0.5})
+        loggers.episodes(2, [sample(2)])  # rljob samples shows them
         loggers.log(2, {"validation/reward": 0.125})
         for step in (3, 4):
             loggers.log(step, {"reward/mean": 0.51234, "reward/max": 1.0, "time/step": 0.5})
@@ -81,6 +117,12 @@ def test_tensorboard_holds_the_metrics_and_drops_the_steps_that_a_resumed_attemp
     events = EventAccumulator(str(run.directory / "tensorboard")).Reload()
     assert shown(events, "reward/mean") == [(1, 0.25), (2, 0.25), (3, 0.75), (4, 0.75)]
     assert shown(events, "actor/kl") == [(step, 0.5) for step in (1, 2, 3, 4)]
+    written = {each.step: each.tensor_proto.string_val[0].decode() for each in events.Tensors("episodes")}
+    assert list(written) == [1, 3]
+    assert "    task: validation/3/0\n    reward: 0.5\n    status: finished\n    turns: 2\n" in written[3]
+    assert MARKUP in written[3]
+    assert len(written[3]) < 4500
+    assert all(line.startswith("    ") for line in written[3].splitlines()), "code, which Markdown leaves as it is"
 
 
 def shown(events: EventAccumulator, tag: str) -> list[tuple[int, float]]:
@@ -107,6 +149,12 @@ def test_mlflow_continues_its_run_and_says_how_the_last_attempt_ended(run: RunIn
     assert found.info.run_name == run.name
     history = client.get_metric_history(found.info.run_id, "reward/mean")
     assert [(each.step, each.value) for each in history] == [(1, 0.25), (2, 0.5), (3, 0.5), (3, 0.75), (4, 1.0)]
+    for step in (1, 3):
+        path = client.download_artifacts(found.info.run_id, f"episodes/step-{step}.json")
+        assert Path(path).is_relative_to(run.directory)
+        table = json.loads(Path(path).read_text())
+        (cells,) = table["data"]
+        assert (table["columns"], cells[:-1], bounded(cells[-1])) == (list(COLUMNS), row(step)[:-1], True)
     params = found.data.params
     assert (params["model.path"], params["training.steps"], params["training.loggers"]) == ("m", "5", "['console']")
     assert len(params) == 3 + 201
@@ -137,7 +185,12 @@ def test_trackio_continues_its_run(run: RunInfo) -> None:
     found = json.loads(read.stdout)
     assert found["name"] == "reverse-text-0e5a2c11"
     assert CONFIG.items() <= found["config"].items()
-    logged = [(each["step"], each["reward/mean"], each["actor/kl"]) for each in found["logs"]]
+    tables = {each["step"]: each["episodes"]["_value"] for each in found["logs"] if "episodes" in each}
+    assert list(tables) == [1, 3]
+    (cells,) = tables[3]
+    assert (list(cells)[:-1], list(cells.values())[:-1]) == (list(COLUMNS)[:-1], row(3)[:-1])
+    assert bounded(cells["episode"], html.escape(MARKUP, quote=False))
+    logged = [(each["step"], each["reward/mean"], each["actor/kl"]) for each in found["logs"] if "actor/kl" in each]
     assert sorted(logged) == [(1, 0.25, 0.5), (2, 0.5, 0.5), (3, 0.5, 0.5), (3, 0.75, 0.5), (4, 1.0, 0.5)]
 
 
@@ -146,7 +199,7 @@ def test_wandb_writes_each_attempt_as_the_same_run_and_says_how_it_ended(run: Ru
         ({1: 0.25, 2: 0.5, 3: 0.5}, "stopped", 255), ({3: 0.75, 4: 1.0}, "done", 0),
     ]  # fmt: skip
     for rewards, status, code in attempts:
-        before = set(run.directory.rglob("*.wandb"))
+        before = set(run.directory.rglob("*"))
         attempt("wandb", run, rewards, status)
         (file,) = set(run.directory.rglob("*.wandb")) - before
         records = wandb_records(file)
@@ -154,7 +207,11 @@ def test_wandb_writes_each_attempt_as_the_same_run_and_says_how_it_ended(run: Ru
         assert (written.run_id, written.display_name, written.project) == (run.uid, run.name, run.project)
         assert items(written.config.update).items() >= CONFIG.items()
         lines = [items(each.history.item) for each in records if each.WhichOneof("record_type") == "history"]
-        assert {line["step"]: line["reward/mean"] for line in lines} == rewards
+        assert {line["step"]: line["reward/mean"] for line in lines if "reward/mean" in line} == rewards
+        (table,) = (each for each in run.directory.rglob("episodes_*.table.json") if each not in before)
+        content = json.loads(table.read_text())
+        (cells,) = content["data"]
+        assert (content["columns"], cells[:-1], bounded(cells[-1])) == (list(COLUMNS), row(min(rewards))[:-1], True)
         assert [each.exit.exit_code for each in records if each.WhichOneof("record_type") == "exit"] == [code]
         axes = {(each.metric.glob_name, each.metric.step_metric) for each in records if each.HasField("metric")}
         assert ("*", "step") in axes

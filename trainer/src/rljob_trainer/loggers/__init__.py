@@ -1,4 +1,4 @@
-"""Experiment trackers, which receive the metrics besides the run's own file.
+"""Experiment trackers, which receive the metrics and episodes of validations besides the run's own files.
 
 A tracker can neither stop nor slow the training: it runs in its own process behind a bounded queue, and is left out
 after its first failure, with one warning. Its output goes to logs/NAME.log of the run. A package that is not installed
@@ -10,11 +10,12 @@ is an error, raised before the training starts.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from rljob_trainer.errors import JobError
 from rljob_trainer.loggers.background import BackgroundLogger
 from rljob_trainer.loggers.console_logger import ConsoleLogger
+from rljob_trainer.loggers.episodes import episode_table
 from rljob_trainer.loggers.protocol import Logger, Status
 from rljob_trainer.progress.run_info import RunInfo
 
@@ -59,6 +60,12 @@ class LoggerSet:
             self._console.log(step, metrics)
         for logger in self._loggers:
             logger.log(step, metrics)
+
+    def episodes(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Queue the samples of a validation; never waits."""
+        table = episode_table(step, samples)
+        for logger in self._loggers:
+            logger.episodes(table)
 
     def finish(self, status: Status) -> None:
         """Wait up to FINISH_SECONDS for each tracker to send its queue."""

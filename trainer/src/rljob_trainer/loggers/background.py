@@ -14,6 +14,7 @@ import psutil
 import structlog
 
 from rljob_trainer.local.machine import last_line, start_child
+from rljob_trainer.loggers.episodes import EpisodeTable
 from rljob_trainer.loggers.protocol import Status
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.volume import Volume
@@ -44,7 +45,7 @@ class BackgroundLogger:
             {**environment, **os.environ},
             stdin=subprocess.PIPE,
         )
-        self._queue: queue.Queue[RunInfo | _Step | Status | None] = queue.Queue(maxsize=QUEUE_STEPS)
+        self._queue: queue.Queue[RunInfo | _Step | EpisodeTable | Status | None] = queue.Queue(maxsize=QUEUE_STEPS)
         self._queue.put(run)
         self._too_slow = self._abandoned = False
         self._deadline = 0.0
@@ -53,6 +54,9 @@ class BackgroundLogger:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._put((step, metrics))
+
+    def episodes(self, table: EpisodeTable) -> None:
+        self._put(table)
 
     def close(self, status: Status) -> None:
         """The last call before `join`. A full queue drops the status too."""
@@ -67,7 +71,7 @@ class BackgroundLogger:
             self._abandoned = True
             self._kill()
 
-    def _put(self, item: _Step | Status | None) -> None:
+    def _put(self, item: _Step | EpisodeTable | Status | None) -> None:
         if not self._thread.is_alive():
             return
         try:

@@ -2,6 +2,7 @@
 
 RunInfo              first
 (step, metrics)      each step
+EpisodeTable         each validation
 "done"               the Status, last; if it is missing, the driver died and the tracker's own run stays unfinished
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, BinaryIO
 
+from rljob_trainer.loggers.episodes import EpisodeTable
 from rljob_trainer.loggers.protocol import Logger
 
 
@@ -32,6 +34,8 @@ def serve(logger: Logger, messages: Iterator[Any]) -> None:
     for message in messages:
         if isinstance(message, tuple):
             logger.log(*message)
+        elif isinstance(message, EpisodeTable):
+            logger.episodes(message)
         else:
             logger.finish(message)
 

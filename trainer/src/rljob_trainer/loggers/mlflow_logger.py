@@ -1,4 +1,7 @@
-"""MLflow. MLFLOW_TRACKING_URI names the server; the default is a database in the run's directory."""
+"""MLflow. MLFLOW_TRACKING_URI names the server; the default is a database and artifacts in the run's directory.
+
+Episodes are artifacts in the layout of its `log_table`, which itself needs pandas.
+"""
 
 import os
 from collections.abc import Mapping
@@ -8,6 +11,7 @@ from mlflow.entities import Metric, Param, Run
 from mlflow.tracking import MlflowClient
 from mlflow.utils.time import get_current_time_millis
 
+from rljob_trainer.loggers.episodes import COLUMNS, EpisodeTable
 from rljob_trainer.loggers.protocol import Status
 from rljob_trainer.progress.run_info import RunInfo
 
@@ -18,15 +22,21 @@ _BATCH, _MAX_VALUE = 100, 500  # MLflow's limits: parameters per request, charac
 
 class MlflowLogger:
     def start(self, run: RunInfo) -> None:
-        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.directory / 'mlflow.db'}")
+        server = os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = MlflowClient(server or f"sqlite:///{run.directory / 'mlflow.db'}")
         found = self._client.get_experiment_by_name(run.project)
-        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
+        artifacts = None if server else (run.directory / "mlflow-artifacts").absolute().as_uri()  # not where it runs
+        experiment = found.experiment_id if found else self._client.create_experiment(run.project, artifacts)
         self._id = (self._earlier(experiment, run) or self._create(experiment, run)).info.run_id
         self._client.update_run(self._id, status="RUNNING")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         now = get_current_time_millis()
         self._client.log_batch(self._id, metrics=[Metric(name, value, now, step) for name, value in metrics.items()])
+
+    def episodes(self, table: EpisodeTable) -> None:
+        content = {"columns": list(COLUMNS), "data": [list(row) for row in table.rows]}
+        self._client.log_dict(self._id, content, f"episodes/step-{table.step}.json")
 
     def finish(self, status: Status) -> None:
         self._client.set_terminated(self._id, _ENDED[status])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
+from rljob_trainer.loggers.episodes import EpisodeTable
 from rljob_trainer.progress.run_info import RunInfo
 
 Status = Literal["done", "failed", "stopped"]
@@ -15,6 +16,9 @@ class Logger(Protocol):
         """Begin the run, or continue the one to which an earlier attempt logged."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def episodes(self, table: EpisodeTable) -> None:
+        """Episodes of a validation, before the metrics of its step."""
 
     def finish(self, status: Status) -> None:
         """Send all remaining data."""

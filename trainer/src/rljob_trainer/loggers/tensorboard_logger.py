@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from rljob_trainer.loggers.episodes import COLUMNS, EpisodeTable
 from rljob_trainer.loggers.protocol import Status
 from rljob_trainer.progress.run_info import RunInfo
 
@@ -24,5 +26,19 @@ class TensorBoardLogger:
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
+    def episodes(self, table: EpisodeTable) -> None:
+        text = text_pb("episodes", _markdown(table))
+        self._writer.add_event(Event(wall_time=time.time(), step=table.step, summary=text))
+
     def finish(self, _status: Status) -> None:
         self._writer.close()
+
+
+def _markdown(table: EpisodeTable) -> str:
+    """Episodes as indented code, whose text Markdown leaves as it is: no tag and no table is made of it."""
+    blocks = []
+    for row in table.rows:
+        cells = {name: cell for name, cell in zip(COLUMNS, row, strict=True) if cell is not None}
+        written = [*(f"{name}: {cell}" for name, cell in cells.items() if name != "episode"), str(cells["episode"])]
+        blocks.append("\n".join(f"    {line}" for part in written for line in part.splitlines()))
+    return "\n\n---\n\n".join(blocks)

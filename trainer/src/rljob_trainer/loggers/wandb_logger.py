@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import wandb
 
+from rljob_trainer.loggers.episodes import COLUMNS, EpisodeTable
 from rljob_trainer.loggers.protocol import Status
 from rljob_trainer.progress.run_info import RunInfo
 
@@ -29,6 +30,9 @@ class WandbLogger:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({**metrics, "step": step})
+
+    def episodes(self, table: EpisodeTable) -> None:
+        self._run.log({"episodes": wandb.Table(list(COLUMNS), [list(row) for row in table.rows]), "step": table.step})
 
     def finish(self, status: Status) -> None:
         self._run.finish(exit_code=_EXIT_CODES[status])

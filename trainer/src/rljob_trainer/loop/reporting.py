@@ -87,7 +87,7 @@ class Reporting:
 
     def samples(self, step: int, groups: Sequence[GroupRef]) -> None:
         """Write the first episode of each of the first tasks, and the text that rewards see of it."""
-        shown = groups[:SAMPLES_SHOWN]
+        shown, rows = groups[:SAMPLES_SHOWN], []
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:
             for each, group in zip(shown, self.fetch(shown), strict=True):
@@ -103,6 +103,8 @@ class Reporting:
                     "episode": episode_row(first, self._decode),
                 }
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+                rows.append(row)
+        self._loggers.episodes(step, rows)
 
     def fetch(self, groups: Sequence[GroupRef]) -> list[Group]:
         """The groups themselves, from Ray's object store."""

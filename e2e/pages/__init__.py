@@ -1,0 +1,1 @@
+"""Pages that a browser shows: `make e2e` opens them in Chromium."""
