@@ -8,6 +8,7 @@ from rljob_trainer.attempt.claim import root_claim
 from rljob_trainer.attempt.origin import Origin
 from rljob_trainer.checkpoint.manifest import CheckpointRef
 from rljob_trainer.data.position import EpochOrder
+from rljob_trainer.errors import JobError
 from rljob_trainer.loop.stages import data_exhausted, known_length, learning_rate_of, stage_of, with_length
 from rljob_trainer.rank.training_state import RankStates, TrainingState
 from rljob_trainer.volume import Volume
@@ -37,6 +38,14 @@ def test_schedules_end_with_the_data(training, rows, steps, blocks):
     rates = [learning_rate_of(spec, step) for step in range(before + 1, spec.total_steps + 1)]
     assert rates == pytest.approx([1 - i / steps for i in range(steps)])
     assert stage_of(spec, spec.total_steps) == ("sft" if "algorithm" in blocks else "rl")
+
+
+def test_a_run_in_which_only_the_critic_would_learn_is_refused():
+    ppo = {"algorithm": {"preset": "ppo"}, "critic": {"warmupSteps": 5}}
+    assert with_length(spec_of({"epochs": 3}, **ppo), 8).total_steps == 6
+    with pytest.raises(JobError, match="5 steps, in which only the critic learns") as refused:
+        with_length(spec_of({"epochs": 2}, **ppo), 10)
+    assert refused.value.field == "spec.critic.warmupSteps"
 
 
 @pytest.mark.parametrize(("rows", "epochs"), [(10, 2), (9, 1), (8, 1), (1, 3)])

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.rljob_api.example_files import EXAMPLES
 from tests.rljob_trainer.run_support import machine, trained
 
 SHORT = ("training.steps=2", "training.validateEvery=2", "sft.steps=1", "data.promptsPerStep=4")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_agent_with_the_openai_client_trains_two_steps(tmp_path: Path):
     run = tmp_path / "run"
     with machine() as place:

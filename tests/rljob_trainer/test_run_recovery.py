@@ -159,7 +159,8 @@ def test_a_driver_takes_over_the_workers_and_finishes_the_step_without_a_second_
 
 
 def test_engine_and_scorer_are_replaced_while_the_driver_goes_on(story: Story):
-    assert story.attempts["driver"] == story.attempts["engine"] == story.attempts["rewards"]
+    attempt = story.attempts["driver"]
+    assert (story.attempts["engine"], story.attempts["rewards"]) == (attempt, attempt), exit_record(story.run, attempt)
 
 
 def test_the_spare_takes_the_engines_place_though_a_former_driver_started_it(story: Story):

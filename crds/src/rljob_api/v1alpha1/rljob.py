@@ -210,7 +210,7 @@ class RLJobSpec(ApiModel):
             "critic.miniBatchSize",
         ),
         Rule(
-            f"!has(self.critic) || ({_WARMUP}) < self.training.steps",
+            f"!has(self.critic) || !has(self.training.steps) || ({_WARMUP}) < self.training.steps",
             "the policy would never learn: set critic.warmupSteps below training.steps",
             "critic.warmupSteps",
         ),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.errors import JobError
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.learning_rate import learning_rate
 
@@ -12,6 +13,8 @@ def with_length(spec: ResolvedSpec, rows: int) -> ResolvedSpec:
     """The spec with the real number of steps, on which schedules depend: training.epochs may end the run earlier.
 
     rows: of the training data, or of the data of presets sft and dpo.
+
+    Raises JobError where only the critic would learn.
     """
     training = spec.training
     if training.epochs is None:
@@ -19,6 +22,9 @@ def with_length(spec: ResolvedSpec, rows: int) -> ResolvedSpec:
     steps = -(-rows * training.epochs // spec.data.prompts_per_step)
     if training.steps is not None:
         steps = min(steps, training.steps)
+    if spec.critic and spec.critic.warmup_steps >= steps:
+        length = f"training.epochs of {rows} rows is {steps} steps, in which only the critic learns"
+        raise JobError(f"{length}: lower critic.warmupSteps, or raise training.epochs", field="spec.critic.warmupSteps")
     return spec.model_copy(update={"training": training.model_copy(update={"steps": steps})})
 
 
