@@ -107,8 +107,9 @@ def check_teacher(spec: ResolvedSpec, folder: Path, vocabulary: Mapping[str, int
     _check_computed(config, TEACHER_FIELD)
     _check_reads(config, spec, max(vocabulary.values(), default=-1), "teacher", TEACHER_FIELD)
     theirs = saved_vocabulary(folder, trust_remote_code=spec.model.trust_remote_code) if vocabulary else {}
-    other = next((token for token, own in vocabulary.items() if theirs.get(token) != own), None)
-    if other is not None:
+    differing = [token for token, own in vocabulary.items() if theirs.get(token) != own]
+    if differing:
+        other = min(differing, key=vocabulary.__getitem__)
         raise DataError(
             f"its tokenizer is not the policy's: token {other!r} has id {vocabulary[other]} in the policy's, and"
             f" {theirs.get(other, 'none')} in the teacher's; give a teacher with the policy's tokenizer, such as a"
