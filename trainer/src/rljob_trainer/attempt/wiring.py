@@ -207,7 +207,7 @@ class Wiring:
         now = origin.template_time(root)
         prompts = examples = None
         if with_prompts:
-            dataset = load_prompts(spec.data, tokenizer, self._base_dir, now=now)
+            dataset = load_prompts(spec.data, tokenizer, self._base_dir, now=now, responses=spec.pairs_with_rows)
             check_data_sources(spec.rewards, dataset.data_sources)
             key = spec.data.difficulty
             prompts = TaskStream(
