@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import ray
 
-from rljob_trainer.errors import EngineLost, InfrastructureError, RankLost, RewardsLost
+from rljob_trainer.errors import EngineLost, InfrastructureError, RankLost, RewardsLost, WorkerLost
 from rljob_trainer.workers import heartbeats as hosting_pulse
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.roster import Roster
-from rljob_trainer.workers.waiting import cause_among, wait_for_engines, wait_together
-from rljob_trainer.workers.worker import Answer
+from rljob_trainer.workers.waiting import cause_among, wait_for, wait_for_engines, wait_together
+from rljob_trainer.workers.worker import Answer, arriving
 from tests.rljob_trainer.hosting_support import (
     PATIENT,
     SECONDS,
@@ -72,6 +72,25 @@ def test_workers_that_die_are_named(mine: tuple[Roster, Heartbeats]):
         assert found.worker == name
         assert found.message.startswith(f"{name} died: ")
         roster.end(workers[name])
+    heartbeats.check()
+
+
+def test_a_call_names_the_worker_that_died_under_it_and_none_that_waited_for_its_answer(
+    mine: tuple[Roster, Heartbeats],
+):
+    roster, heartbeats = mine
+    first, second = start(roster, "engine-0"), start(roster, "rewards")
+    process = process_of(first)
+    asked = first.call(Notes.rest, SECONDS)
+    behind = second.call(Notes.tell, arriving(asked))  # type: ignore[arg-type]  # its value never arrives
+    process.kill()
+    with pytest.raises(EngineLost, match="engine-0 died: ") as found:
+        wait_for(asked, SECONDS, "it")  # no heartbeat says so
+    assert found.value.worker == "engine-0"
+    with pytest.raises(InfrastructureError) as following:
+        wait_for(behind, SECONDS, "it")
+    assert not isinstance(following.value, WorkerLost)
+    roster.end(first)
     heartbeats.check()
 
 

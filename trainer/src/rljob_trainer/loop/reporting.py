@@ -16,6 +16,7 @@ from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.transcript import episode_row
 from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.rollouts.rollout_client import NAME
 from rljob_trainer.types import Group, Ids, Trajectory
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.waiting import wait_for_all
@@ -109,7 +110,7 @@ class Reporting:
     def fetch(self, groups: Sequence[GroupRef]) -> list[Group]:
         """The groups themselves, from Ray's object store."""
         references = list(dict.fromkeys(each.bundle for each in groups))
-        answers: list[Answer[Sequence[Group]]] = [Answer(each, "rollout host") for each in references]
+        answers: list[Answer[Sequence[Group]]] = [Answer(each, NAME, "") for each in references]
         bundles = dict(zip(references, wait_for_all(answers, 60.0, "samples to show"), strict=True))
         return [bundles[each.bundle][each.index] for each in groups]
 

@@ -15,7 +15,8 @@ from rljob_trainer.rank.forward import Critic, value_only
 from rljob_trainer.rank.packing import on_device
 from rljob_trainer.rank.results import CriticOrder
 from rljob_trainer.rank.shard import Shard, ShardSample, column, column_if_known, scatter
-from rljob_trainer.rank.step import PassTerms, RunningSums, Trainee, loss_weights, packed
+from rljob_trainer.rank.step import Trainee, loss_weights, packed
+from rljob_trainer.rank.sums import PassTerms, RunningSums
 
 
 def value_samples(critic: Critic, shard: Shard, device: torch.device) -> None:

@@ -5,7 +5,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import structlog
 
-from rljob_trainer.errors import InfrastructureError, RewardsLost, WorkerLost
 from rljob_trainer.rollouts.calls import HostInfo, News
 from rljob_trainer.rollouts.rollout_host import RolloutHost, RolloutProcess, RolloutSettings
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, WorkerContext
@@ -68,14 +67,7 @@ class RolloutClient:
     def wait(self, answer: Answer[R]) -> R:
         """Raises RewardsLost if the host is lost, else what it raised."""
         heartbeats = self._context.heartbeats
-        try:
-            return wait_for(answer, SYNC_SECONDS, "the rollout host to answer", heartbeats.check, heartbeats.doing)
-        except WorkerLost:
-            raise
-        except InfrastructureError as error:
-            if heartbeats.died(NAME):
-                raise RewardsLost(f"{NAME} died: {error.message}", worker=NAME) from error
-            raise
+        return wait_for(answer, SYNC_SECONDS, "the rollout host to answer", heartbeats.check, heartbeats.doing)
 
     def _host(self) -> Worker[RolloutProcess]:
         on_node = options(self._context.placement.of_rank(0))

@@ -8,8 +8,9 @@ import ray
 import structlog
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from rljob_trainer.errors import EngineLost, RankLost, RewardsLost, WorkerLost, first_line
+from rljob_trainer.errors import WorkerLost, first_line
 from rljob_trainer.workers.host import Beat
+from rljob_trainer.workers.waiting import kind_of, lost
 from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()
@@ -23,8 +24,6 @@ DIAGNOSE_SECONDS = 3 * BEAT_SECONDS
 
 STUCK = 10.0
 """A worker that answers may keep others waiting for this many times `silent_after`: it may be computing."""
-
-_LOST: dict[str, type[WorkerLost]] = {"rank": RankLost, "engine": EngineLost, "rewards": RewardsLost}
 
 
 @dataclass(slots=True)
@@ -168,12 +167,3 @@ def _hear(watched: _Watched, request: Answer[Beat]) -> bool:
 def _hangs(beat: Beat, seconds: float) -> str:
     methods = " and ".join(method for method, _ in beat.doing)
     return f"hangs in {methods}: others have waited for it for {seconds:.0f} s (pid {beat.pid}{beat.detail})"
-
-
-def lost(name: str, how: str) -> WorkerLost:
-    """The error for a lost worker."""
-    return _LOST[kind_of(name)](f"{name} {how}", worker=name)
-
-
-def kind_of(name: str) -> str:
-    return name.split("-", maxsplit=1)[0]

@@ -5,9 +5,17 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
 
-from rljob_trainer.errors import EngineLost, InfrastructureError, RLJobError, WorkerLost, first_line
+from rljob_trainer.errors import (
+    EngineLost,
+    InfrastructureError,
+    RankLost,
+    RewardsLost,
+    RLJobError,
+    WorkerLost,
+    first_line,
+)
 from rljob_trainer.workers.worker import Answer
 
 R = TypeVar("R")
@@ -17,6 +25,17 @@ Look = Callable[[], None]
 
 LOOK_SECONDS = 1.0
 """How often a long wait calls `alive`."""
+
+_LOST: dict[str, type[WorkerLost]] = {"rank": RankLost, "engine": EngineLost, "rewards": RewardsLost}
+
+
+def lost(worker: str, how: str) -> WorkerLost:
+    """The error for a lost worker, of the worker's name."""
+    return _LOST[kind_of(worker)](f"{worker} {how}", worker=worker)
+
+
+def kind_of(worker: str) -> str:
+    return worker.split("-", maxsplit=1)[0]
 
 
 def wait_for(
@@ -33,8 +52,9 @@ def wait_for_all(
     """The value of each call.
 
     alive: raises if a worker is lost. doing: describes what workers do, for the message at the deadline.
-    Raises the RLJobError of the first failed call, and InfrastructureError if a process died, the deadline passed or
-    Ray failed. Any other exception of a call is a bug, raised with the remote traceback as its cause.
+    Raises the RLJobError of the first failed call, WorkerLost if a called worker died, and InfrastructureError if
+    another process died, the deadline passed or Ray failed. Any other exception of a call is a bug, raised with the
+    remote traceback as its cause.
     """
     by_ref = {each.ref: each for each in asked}
     deadline, pending = time.monotonic() + seconds, list(by_ref)
@@ -110,12 +130,16 @@ def cause_among(asked: Sequence[Answer[R]]) -> RLJobError | None:
     return None
 
 
-def _value(answer: Answer[R], what: str) -> R:
+def _value(asked: Answer[R], what: str) -> R:
     try:
-        value: R = ray.get(answer.ref)
+        value: R = ray.get(asked.ref)
         return value
     except RayTaskError as error:
         raise cause_of(error) from None
+    except ActorDiedError as error:
+        if error.actor_id in (None, asked.identity):  # else of an argument, whose error is that of the call
+            raise lost(asked.worker, f"died: {first_line(error)}") from error
+        raise InfrastructureError(f"a process died during the wait for {what}: {first_line(error)}") from error
     except RayActorError as error:
         raise InfrastructureError(f"a process died during the wait for {what}: {first_line(error)}") from error
     except RayError as error:

@@ -32,11 +32,12 @@ class Answer(Generic[R]):
     """The future answer to a call.
 
     ref: Ray's reference; as an argument of another call, Ray replaces it with its value.
-    worker: name of the called worker.
+    worker, identity: of the called worker.
     """
 
     ref: "ray.ObjectRef[R]"
     worker: str
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,14 @@ class Worker(Generic[C_co]):
 
     def call(self, method: Callable[Concatenate[C_co, P], R], *args: P.args, **kwargs: P.kwargs) -> Answer[R]:
         """Start a call; the worker runs calls one after the other."""
-        return Answer(self.handle.call.remote(self.attempt, method.__name__, *args, **kwargs), self.name)
+        return Answer(self.handle.call.remote(self.attempt, method.__name__, *args, **kwargs), self.name, self.identity)
 
     def call_beside(
         self, group: ConcurrencyGroup, method: Callable[Concatenate[C_co, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> Answer[R]:
         """As `call`, but in the threads of `group`, beside the default calls."""
         remote = self.handle.call.options(concurrency_group=group)
-        return Answer(remote.remote(self.attempt, method.__name__, *args, **kwargs), self.name)
+        return Answer(remote.remote(self.attempt, method.__name__, *args, **kwargs), self.name, self.identity)
 
     # Calls that every host answers beside its work (host.py).
 
@@ -101,4 +102,6 @@ class Worker(Generic[C_co]):
         return self._control(self.handle.beat)
 
     def _control(self, method: Any, *arguments: Any) -> Answer[Any]:
-        return Answer(method.options(concurrency_group="control").remote(self.attempt, *arguments), self.name)
+        return Answer(
+            method.options(concurrency_group="control").remote(self.attempt, *arguments), self.name, self.identity
+        )

@@ -1,40 +1,22 @@
 """addition: add two numbers. The prompt is "47+58", the answer "105"; 58+47 is in the same split."""
 
 import random
-from typing import Annotated, Self
 
-from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from rljob_trainer.data.tasks.base import PARAMETERS, Example
+from rljob_trainer.data.tasks.numbers import NumbersTask
 
 
 @dataclass(frozen=True, config=PARAMETERS)
-class Addition:
+class Addition(NumbersTask):
     """Add two numbers of minDigits to maxDigits digits.
 
     Each length is equally likely. Only 0 itself begins with 0.
     """
 
-    min_digits: Annotated[int, Field(ge=1, le=18)] = 1
-    max_digits: Annotated[int, Field(ge=1, le=18)] = 2
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min_digits > self.max_digits:
-            raise ValueError(f"minDigits {self.min_digits} is above maxDigits {self.max_digits}")
-        return self
-
-    @property
-    def ability(self) -> str:
-        return "math"
-
     def example(self, rng: random.Random) -> Example:
-        first, second = self._number(rng), self._number(rng)
+        first, second = self.number(rng), self.number(rng)
         total = str(first + second)
         key = "+".join(map(str, sorted((first, second))))
         return Example(key, prompt=f"{first}+{second}", ground_truth=total, response=total)
-
-    def _number(self, rng: random.Random) -> int:
-        digits = rng.randint(self.min_digits, self.max_digits)
-        return rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)

@@ -8,12 +8,13 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 from pydantic.dataclasses import dataclass
 
 from rljob_trainer.data.tasks.base import PARAMETERS, Example
+from rljob_trainer.data.tasks.numbers import NumbersTask
 from rljob_trainer.environments.builtin.calculator import calculator
 from rljob_trainer.environments.tools import make_tools
 
@@ -21,29 +22,17 @@ _COMPUTE = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
 
 @dataclass(frozen=True, config=PARAMETERS)
-class Arithmetic:
+class Arithmetic(NumbersTask):
     """Compute with two numbers of minDigits to maxDigits digits.
 
     Each operator and each length is equally likely. Only 0 itself begins with 0.
     """
 
-    min_digits: Annotated[int, Field(ge=1, le=18)] = 1
-    max_digits: Annotated[int, Field(ge=1, le=18)] = 2
     operators: Annotated[str, StringConstraints(pattern=r"^[-+*]{1,3}$")] = "+-*"
     calls: Annotated[float, Field(ge=0, le=1)] = 0.0
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min_digits > self.max_digits:
-            raise ValueError(f"minDigits {self.min_digits} is above maxDigits {self.max_digits}")
-        return self
-
-    @property
-    def ability(self) -> str:
-        return "math"
-
     def example(self, rng: random.Random) -> Example:
-        first, second = self._number(rng), self._number(rng)
+        first, second = self.number(rng), self.number(rng)
         sign = rng.choice(self.operators)
         result = str(_COMPUTE[sign](first, second))
         key = " ".join(map(str, sorted((first, second))))
@@ -57,10 +46,6 @@ class Arithmetic:
             return Example(key, prompt, ground_truth=result, response=call, tools=_schemas())
         answered = ({"role": "assistant", "content": call}, {"role": "tool", "content": result}) if kind >= 1 else ()
         return Example(key, prompt, ground_truth=result, response=result, between=answered, tools=_schemas())
-
-    def _number(self, rng: random.Random) -> int:
-        digits = rng.randint(self.min_digits, self.max_digits)
-        return rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
 
 
 def _call(expression: str) -> str:
