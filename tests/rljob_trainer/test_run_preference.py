@@ -32,7 +32,7 @@ def job(folder: Path, snippet: str) -> Path:
         (folder / "pairs.jsonl").write_text("".join(json.dumps(row(word)) + "\n" for word in WORDS))
         blocks |= {"rollout": None, "rewards": None}
     if blocks["algorithm"]["preset"] == "spin":
-        blocks |= {"rewards": None, "sft": {"steps": 1}, "actor": {"learningRate": 1e-4}}
+        blocks |= {"rewards": None, "sft": {"steps": 1}, "actor": {"learningRate": 1e-2}}
     blocks["actor"] |= {"recompute": "none"}
     blocks["data"] = {"maxPromptTokens": 32, "maxResponseTokens": 8, "promptsPerStep": 4} | blocks.get("data", {})
     return write_job(folder, **blocks)
