@@ -47,6 +47,7 @@ def test_a_run_on_preferences_learns_and_continues_bit_for_bit(snippet: str, tmp
     assert exit_record(tmp_path / "parts", 2)["code"] == 0
     whole, parts = (trained(tmp_path / run) for run in ("whole", "parts"))
     assert [_numbers(line) for line in whole] == [_numbers(line) for line in parts]
+    assert {line["stage"] for line in whole} == {"rl" if snippet == ONLINE else "dpo"}
     assert all(line[names.ACTOR_GRAD_NORM] > 0 for line in whole)
     assert whole[0]["rewards/margins"] == pytest.approx(0, abs=1e-6), "the reference is the first policy"
     assert whole[-1]["rewards/margins"] > 0
