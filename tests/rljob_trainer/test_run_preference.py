@@ -50,6 +50,7 @@ def test_a_run_on_preferences_learns_and_continues_bit_for_bit(snippet: str, tmp
     assert exit_record(tmp_path / "parts", 2)["code"] == 0
     whole, parts = ([line for line in trained(tmp_path / run) if line["step"] > sft] for run in ("whole", "parts"))
     assert [_numbers(line) for line in whole] == [_numbers(line) for line in parts]
+    assert {line["stage"] for line in whole} == {"dpo" if snippet == OFFLINE else "rl"}
     assert all(line[names.ACTOR_GRAD_NORM] > 0 for line in whole)
     assert whole[0]["rewards/margins"] == pytest.approx(0, abs=1e-6), "the reference is the first policy"
     if snippet != SPIN:  # its pairs are new in each step, and four of a random policy tell nothing
