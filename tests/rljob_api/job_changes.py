@@ -60,6 +60,7 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("data.promptsPerStep", 7),
     ("data.templateArguments", {"a": None}),
     ("algorithm.preset", "rloo"),
+    ("algorithm.teacher", {"path": "t"}),
     ("sft", {"steps": 5}),
     ("critic", {"epochs": 2}),
     ("environment", {"path": "a.py", "arguments": {"a": None}}),

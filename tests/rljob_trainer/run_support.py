@@ -50,11 +50,12 @@ TINY: dict[str, Any] = {
 
 
 def write_job(folder: Path, name: str = "tiny", **blocks: Any) -> Path:
-    """The TINY job, with blocks of its spec replaced or, where both are mappings, completed."""
+    """The TINY job, with blocks of its spec replaced, removed by None or, where both are mappings, completed."""
     spec = {**TINY}
     for block, value in blocks.items():
         before = spec.get(block)
         spec[block] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    spec = {block: value for block, value in spec.items() if value is not None}
     document = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(document))

@@ -13,7 +13,7 @@ from rljob_trainer.errors import JobError, RewardError
 
 GROUP_ESTIMATORS: list[Advantage] = ["grpo", "dr_grpo", "rloo", "gpg", "maxrl"]
 """Those that compare an episode with the unweighted mean of its group."""
-EVERY_ESTIMATOR: list[Advantage] = list(ADVANTAGES)
+EVERY_ESTIMATOR: list[Advantage] = [name for name in ADVANTAGES if name != "distillation"]  # it reads no rewards
 
 
 def batch(

@@ -27,5 +27,5 @@ def test_advantages_are_verls(name):
 
 def test_verl_has_all_but_these():
     assert ADVANTAGES.keys() - GOLDEN["advantages"].keys() == {
-        "dr_grpo", "maxrl", "gae", "gigpo", "best_worst", "win_rate",
-    }  # fmt: skip  # gae: test_gae.py; gigpo: test_stepwise.py
+        "dr_grpo", "maxrl", "gae", "gigpo", "best_worst", "win_rate", "distillation",
+    }  # fmt: skip  # gae: test_gae.py; gigpo: test_stepwise.py; distillation: test_distillation.py

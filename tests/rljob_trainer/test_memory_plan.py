@@ -89,6 +89,13 @@ def test_a_critic_takes_as_much_as_a_policy_without_output_head(sizes, name, hea
     assert sum(with_critic["update"].values()) - sum(without["update"].values()) == 12 * (size.parameters - head)
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_teacher_takes_its_weights_in_bfloat16_shared_among_ranks(sizes, ranks):
+    spec = spec_of(ranks, algorithm={"preset": "distillation", "teacher": {"path": "teacher"}})
+    parts = phases(sizes["0.5B"], work_of(spec, teacher=sizes["7B"]), H100)
+    assert [phase["teacher"] for phase in parts.values()] == [2 * sizes["7B"].parameters // ranks] * 3
+
+
 def test_latent_attention_caches_one_vector_for_all_heads():
     latent = config_of("deepseek_v3")
     assert model_size(latent).kv == latent.num_hidden_layers * (latent.kv_lora_rank + latent.qk_rope_head_dim) * 2

@@ -83,15 +83,3 @@ def test_a_third_model_is_trained_saved_and_restored_by_any_number_of_ranks(tmp_
         restored, trained = run(readers, restore_and_train)
         torch.testing.assert_close(restored, saved, rtol=0, atol=0)
         torch.testing.assert_close(trained, later, rtol=0, atol=1e-6)  # its optimizer's moments came along
-
-
-def test_a_model_that_is_not_saved_is_not_in_the_checkpoint(tmp_path):
-    assert alone(make_spec(), roles_with_a_teacher, write_model(tmp_path)) == {"policy", "reference"}
-
-
-def roles_with_a_teacher(worker, folder):
-    worker.load(folder)
-    worker.begin_stage("rl")
-    teacher = ValueHead()
-    worker.others = [ModelRole("teacher", teacher, teacher, saved=False)]
-    return set(worker.saved_state())

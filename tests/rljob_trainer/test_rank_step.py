@@ -282,7 +282,7 @@ def token_kl(worker, folder):
     worker.begin_stage("rl")
     found = []
     for _ in range(2):
-        found.append(worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES)))
+        found.append(worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES)).kl)
         worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.0, MARK)
     return *found, [TRAJECTORIES[index].loss_tokens for index in plans[0].samples]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -130,6 +131,12 @@ def test_the_reward_of_an_environment_adds_to_those_of_functions(tokenizer, tmp_
     group = scored_games(tmp_path, [{"name": "last", "source": last, "weight": 2}], episodes)
     assert [each.reward for each in group.episodes] == [2.5, 2]
     assert [each.components for each in group.episodes] == [{"last": 1, "environment": 0.5}, {"last": 1}]
+
+
+def test_a_job_without_rewards_and_environment_scores_0(tokenizer, tmp_path):
+    with closing(Scorer(Rewards(), tmp_path, tmp_path, {})) as scorer:
+        group = asyncio.run(scorer.score(TASK, [episode(tokenizer, 0, "a")]))
+    assert [(each.reward, each.components) for each in group.episodes] == [(0, {})]
 
 
 def test_without_functions_the_environment_has_to_reward(tokenizer, tmp_path):

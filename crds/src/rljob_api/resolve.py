@@ -130,6 +130,11 @@ class ResolvedSpec(RLJobSpec):
         return self.pairs or (self.algorithm.kl.placement != "none" and self.algorithm.kl.coefficient > 0)
 
     @property
+    def rewarded(self) -> bool:
+        """Whether anything scores responses; only distillation works without."""
+        return bool(self.rewards.functions or self.rewards.models or self.environment is not None)
+
+    @property
     def kl_in_reward(self) -> bool:
         """Whether the KL penalty is subtracted from the rewards, so that advantages need it."""
         return self.algorithm.kl.placement == "reward" and self.needs_reference

@@ -43,6 +43,15 @@ class RLJobError(Exception):
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
+@contextmanager
+def blamed(field: str) -> Iterator[None]:
+    """Let errors of the block name `field`, whose model another field's code reads."""
+    try:
+        yield
+    except RLJobError as error:
+        raise type(error)(error.message, field=field) from error
+
+
 class JobError(RLJobError):
     exit_code = ExitCode.JOB
 

@@ -13,6 +13,7 @@ from rljob_api.v1alpha1.governed import governed
 from rljob_api.v1alpha1.own_functions import OwnAdvantage, OwnLoss
 from rljob_api.v1alpha1.presets import LOSS_SETTINGS, PRESETS
 from rljob_api.v1alpha1.rollout_correction import RolloutCorrection, of_correction, rejections
+from rljob_api.v1alpha1.teacher import Teacher
 from rljob_api.v1alpha1.terms import (
     PAIRED,
     Advantage,
@@ -108,7 +109,7 @@ EFFECTIVE = {
         "advantage is reinforce_plus_plus, gae, gigpo or one of your own, or stepwiseAdvantage is per_step",
     ),
     "stepwiseAdvantage": (
-        f"!({_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'remax', 'best_worst', 'custom'])",
+        f"!({_ADVANTAGE} in ['reinforce_plus_plus', 'gae', 'gigpo', 'remax', 'best_worst', 'distillation', 'custom'])",
         "advantage compares the episodes of a group, and is neither gigpo, best_worst nor one of your own",
     ),
     "stepAdvantageW": (f"{_ADVANTAGE} == 'gigpo'", "advantage is gigpo"),
@@ -141,7 +142,7 @@ _REINFORCE = f"{of_correction('lossType', 'loss_type', _CORRECTION)} == 'reinfor
 
 UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction", "dynamicSampling.minAccuracy",
     "dynamicSampling.maxAccuracy", "dynamicSampling.hardRetries", "stepwiseAdvantage", "stepAdvantageW",
-    "advantageFrom", "lossFrom",
+    "advantageFrom", "lossFrom", "teacher",
 )  # fmt: skip
 """The fields that no preset sets."""
 
@@ -389,6 +390,9 @@ class Algorithm(ApiModel):
             " its paper). The critic's returns keep critic.lambda."
         ),
     )
+    teacher: Teacher | None = Field(
+        None, description="A model that the policy learns from (on-policy distillation); preset distillation needs it."
+    )
     kl: Kl = Field(default_factory=Kl, description="Penalty for leaving the reference model.")
     entropy_coefficient: Annotated[float, Field(ge=0, le=10)] | None = Field(
         None, description="Weight of the entropy bonus, which keeps the policy exploring."
@@ -456,5 +460,22 @@ class Algorithm(ApiModel):
             "loss dpo compares whole responses of a prompt: it needs advantage best_worst, aggregation sequence_mean,"
             " kl.placement none or loss, and no rolloutCorrection; preset online_dpo sets them",
             "loss",
+        ),
+        Rule(
+            f"{_ADVANTAGE} != 'distillation' || has(self.teacher)",
+            "advantage distillation learns from a teacher: set algorithm.teacher.path, or choose another preset",
+            "teacher",
+        ),
+        Rule(
+            f"{_ADVANTAGE} != 'distillation' || {_PLACEMENT} != 'reward' && !{_DYNAMIC}",
+            "advantage distillation reads no rewards: set kl.placement to none or loss, and remove"
+            " dynamicSampling.enabled, or choose another advantage",
+            "advantage",
+        ),
+        Rule(
+            f"!has(self.teacher) || !({_LOSS} in {[*PAIRED, 'sppo']})",
+            "losses dpo and sppo compare whole responses, and a teacher has a signal for each token: remove"
+            " algorithm.teacher, or choose another loss",
+            "teacher",
         ),
     )

@@ -232,6 +232,13 @@ PRESETS: dict[Preset, PresetRow] = {
         loss="sppo",
         aggregation="sequence_mean",
     ),
+    "distillation": PresetRow(
+        paper="Lu et al. 2025, On-Policy Distillation: https://thinkingmachines.ai/blog/on-policy-distillation/;"
+        " Agarwal et al. 2023, GKD: https://arxiv.org/abs/2306.13649 for the reverse KL on the student's own samples",
+        use="a small policy that learns from a larger model (algorithm.teacher); no reward is needed, and one response"
+        " a prompt is enough",
+        advantage="distillation",
+    ),
     "sft": PresetRow(
         paper="Ouyang et al. 2022, InstructGPT: https://arxiv.org/abs/2203.02155",
         use="supervised fine-tuning; it runs none of the other columns",

@@ -41,6 +41,17 @@ _RANKS = (
 )
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
 _ADVANTAGE = or_own("advantage", owner="self.algorithm")
+_DISTILS = f"{_ADVANTAGE} == 'distillation'"
+_REWARDED = "(has(self.environment) || self.rewards.functions.size() + self.rewards.models.size() > 0)"
+_READ_REWARDS = {
+    "data.validation": "self.data.validation.size() == 0",
+    "data.measuredDifficulty": "!self.data.measuredDifficulty",
+    "checkpoint.keepBest": "self.checkpoint.keepBest == 0",
+    "algorithm.positiveNllCoefficient": (
+        "!has(self.algorithm.positiveNllCoefficient) || double(self.algorithm.positiveNllCoefficient) == 0.0"
+    ),
+}
+"""Fields that a job without rewards, which only distillation may be, does not read: CEL that is true if unset."""
 _SFT = f"self.algorithm.preset in {list(OFFLINE)}"
 _PAIRED = f"{or_own('loss', owner='self.algorithm')} in {list(PAIRED)}"
 _MINI_BATCH = "(has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
@@ -128,10 +139,18 @@ class RLJobSpec(ApiModel):
 
     rules = (
         Rule(
-            f"{_SFT} || has(self.environment) || self.rewards.functions.size() + self.rewards.models.size() > 0",
+            f"{_SFT} || {_DISTILS} || {_REWARDED}",
             "an RL job needs a reward: set rewards.functions, for example [{name: exact, builtin: exact_match}],"
-            " rewards.models, or an environment that returns one",
+            " rewards.models, or an environment that returns one; or choose preset distillation",
             "rewards.functions",
+        ),
+        *(
+            Rule(
+                f"!({_DISTILS}) || {_REWARDED} || {unset}",
+                f"{field} reads rewards, which this job has not: remove it, or set rewards.functions",
+                field,
+            )
+            for field, unset in _READ_REWARDS.items()
         ),
         Rule(
             f"!({_SFT}) || !has(self.sft)",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from rljob_api.v1alpha1.algorithm import Advantage
 from rljob_trainer.advantage.batch import AdvantageBatch, Turns
 from rljob_trainer.advantage.best_worst import best_worst, pairs
+from rljob_trainer.advantage.distillation import distillation
 from rljob_trainer.advantage.dr_grpo import dr_grpo
 from rljob_trainer.advantage.gae import gae, value_targets
 from rljob_trainer.advantage.gigpo import gigpo
@@ -44,6 +45,7 @@ ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
     "best_worst": best_worst,
     "win_rate": win_rate,
     "gigpo": gigpo,
+    "distillation": distillation,
 }
 
 __all__ = [

@@ -41,6 +41,7 @@ class AdvantageBatch:
     gamma: discount of token rewards; 1: none.
     values: [sum(lengths)], the critic's value of what comes before each token; None without a critic.
     lambda_: of gae. lambda_alpha: above 0, gae's lambda is 1 - 1 / (lambda_alpha l) of an episode of length l.
+    teacher: [sum(lengths)], coefficient x (log pi_teacher - log pi) of each token; None without a teacher.
     turns: of the episodes; None: each is one turn. step_weight: of gigpo's comparison of turns.
 
     Raises RewardError for a non-finite reward, JobError for a non-finite penalty or value, ValueError for wrong shapes.
@@ -58,6 +59,7 @@ class AdvantageBatch:
     step_weight: float = 1.0
     lambda_alpha: float = 0.0
     token_rewards: Floats | None = None
+    teacher: Floats | None = None
 
     def __post_init__(self) -> None:
         shapes = (self.rewards.shape, self.groups.shape, self.lengths.shape)
@@ -69,6 +71,7 @@ class AdvantageBatch:
         self._check_tokens("token_penalties", "a KL penalty is not finite: the policy has diverged", "actor")
         if self.token_rewards is not None and self.token_rewards.shape != (self.tokens,):
             raise ValueError(f"token_rewards must be [{self.tokens}], not {self.token_rewards.shape}")
+        self._check_tokens("teacher", "a reverse KL is not finite: the policy has diverged", "actor")
         self._check_tokens("values", "a value is not finite: the critic has diverged", "critic")
 
     def _check_tokens(self, name: str, problem: str, block: str) -> None:

@@ -20,6 +20,7 @@ from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.model_source import ModelFolders
 from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.volume import Volume
 
@@ -105,16 +106,17 @@ def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption
 
 
 def restore(
-    spec: ResolvedSpec, volume: Volume, origin: Origin, weights: Path, ranks: RankClient, state: LoopState,
-    progress: ProgressReporter, critic: Path | None = None,
+    spec: ResolvedSpec, volume: Volume, origin: Origin, folders: ModelFolders, ranks: RankClient, state: LoopState,
+    progress: ProgressReporter,
 ) -> Restored:  # fmt: skip
-    """Load `state` and the ranks from `origin`. weights: folder of the policy's first weights. critic: of its own."""
+    """Load `state` and the ranks from `origin`."""
     if origin.held is not None:
         return _take_over(volume, origin.held, state)
     for info in ranks.connect():
         log.info("rank_started", **asdict(info))
     progress.phase("loading model")
-    log.info("model_loaded", parameters=ranks.load(str(weights), str(critic) if critic else None))
+    own = [str(each) if each is not None else None for each in (folders.critic, folders.teacher)]
+    log.info("model_loaded", parameters=ranks.load(str(folders.policy), *own))
     stage: Stage | None = None
     if (ref := origin.checkpoint) is not None:
         progress.phase("reading checkpoint")

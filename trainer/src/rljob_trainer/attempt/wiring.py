@@ -55,8 +55,8 @@ from rljob_trainer.preflight.attempt import check_fabric
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rank.client import RankClient
-from rljob_trainer.rank.model_source import locate_critic, locate_model
-from rljob_trainer.rank.supported import check_critic, max_model_len
+from rljob_trainer.rank.model_source import ModelFolders, locate_critic, locate_model, locate_teacher, teacher_model
+from rljob_trainer.rank.supported import check_critic, check_teacher, max_model_len
 from rljob_trainer.rewards.check import check_data_sources
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
@@ -138,14 +138,16 @@ class Wiring:
             self._progress.phase("reading data")
             model = self._spec.model
             weights = self._folder if model.from_scratch is not None else locate_model(model, self._base_dir)
-            critic = self._critic_folder()
+            folders = ModelFolders(weights, self._critic_folder(), self._teacher_folder())
             _join(importing)  # a second thread could get a partly imported module
             tokenizer = make_tokenizer(self._spec, self._base_dir)
             if model.lora is not None and (adapter := origin.adapter(self._folder)) is not None:
                 check_continued(adapter, model.lora, weights)
             vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
-            if critic is not None:
-                check_critic(self._spec, critic, len(tokenizer) - 1)
+            if folders.critic is not None:
+                check_critic(self._spec, folders.critic, len(tokenizer) - 1)
+            if folders.teacher is not None:
+                check_teacher(self._spec, folders.teacher, tokenizer.get_vocab())
             if host is not None:
                 host.load()
             state = self._state(tokenizer, origin, with_prompts=with_rl)
@@ -163,7 +165,7 @@ class Wiring:
                     self._spec, self._fingerprints, state, self._ranks, rollouts, validation, reporting, replaying,
                     Agreement(tolerance),
                 )  # fmt: skip
-            restored = restore(self._spec, self._volume, origin, weights, self._ranks, state, self._progress, critic)
+            restored = restore(self._spec, self._volume, origin, folders, self._ranks, state, self._progress)
             before_steps()
             Loop(
                 spec=self._spec,
@@ -229,6 +231,10 @@ class Wiring:
         """The critic's own model, if it has one."""
         critic = self._spec.critic
         return locate_critic(critic.model, self._base_dir) if critic is not None and critic.model is not None else None
+
+    def _teacher_folder(self) -> Path | None:
+        model = teacher_model(self._spec)
+        return locate_teacher(model, self._base_dir) if model is not None else None
 
     def _validation(self, tokenizer: "PreTrainedTokenizerBase", now: datetime) -> list[Task]:
         if not self._spec.data.validation:

@@ -34,7 +34,9 @@ def plan(
     from rljob_trainer.memory.gpus import gpu_bytes
     from rljob_trainer.memory.measured import model_size
     from rljob_trainer.memory.table import rendered
+    from rljob_trainer.memory.teacher import teacher_size
     from rljob_trainer.memory.work import work_of
+    from rljob_trainer.rank.model_source import teacher_model
 
     try:
         nbytes = gpu_bytes(gpu)
@@ -45,8 +47,9 @@ def plan(
     spec = with_adapter(resolve(with_ranks(written, ranks, gpus=True) if ranks else written), base_dir)
     config = planned_config(spec.model, base_dir)
     size = model_size(config, trust_remote_code=spec.model.trust_remote_code, lora=spec.model.lora)
-    critic = critic_size(spec, size, base_dir)
-    found = planned.plan(size, work_of(with_defaults(spec, size, nbytes, critic), critic), nbytes)
+    critic, teacher = critic_size(spec, size, base_dir), teacher_size(teacher_model(spec), base_dir)
+    filled = with_defaults(spec, size, nbytes, critic, teacher)
+    found = planned.plan(size, work_of(filled, critic, teacher), nbytes)
     typer.echo(json.dumps(found.as_json(), indent=2) if as_json else rendered(found, gpu, spec.ranks))
     if found.too_much:
         raise typer.Exit(ExitCode.JOB)

@@ -123,11 +123,15 @@ def _planned(spec: "ResolvedSpec", base_dir: Path) -> "tuple[TooMuch, ...]":
         from rljob_trainer.memory.critic import critic_size
         from rljob_trainer.memory.defaults import with_defaults
         from rljob_trainer.memory.measured import model_size
+        from rljob_trainer.memory.teacher import teacher_size
+        from rljob_trainer.rank.model_source import teacher_model
 
         spec = with_adapter(spec, base_dir)
         size = model_size(planned_config(spec.model, base_dir), lora=spec.model.lora)
         critic, gpu = critic_size(spec, size, base_dir), gpu_bytes(DEFAULT)
-        return plan.plan(size, work_of(with_defaults(spec, size, gpu, critic), critic), gpu).too_much
+        teacher = teacher_size(teacher_model(spec), base_dir)
+        filled = with_defaults(spec, size, gpu, critic, teacher)
+        return plan.plan(size, work_of(filled, critic, teacher), gpu).too_much
     except RLJobError:  # a folder that is missing here may exist in the cluster
         return ()
 

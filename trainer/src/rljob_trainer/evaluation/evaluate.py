@@ -76,6 +76,8 @@ def _check(spec: ResolvedSpec, ks: Sequence[int], samples: int) -> None:
             f"preset {spec.algorithm.preset} has no rewards to evaluate with: choose an RL preset",
             field="spec.algorithm.preset",
         )
+    if not spec.rewarded:
+        raise JobError("eval scores answers with rewards: set rewards.functions", field="spec.rewards.functions")
     if spec.environment is not None:
         message = "eval samples one answer a prompt and plays no environment: validate in a run, or remove it"
         raise JobError(message, field="spec.environment")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.errors import blamed
+from rljob_trainer.lora.base import fingerprint
 from rljob_trainer.paths import locate
 
 # What changes speed and memory alone; a field that is not named here counts.
@@ -61,7 +63,7 @@ def next_digest(digest: str, fingerprint: str, used: Sequence[str]) -> str:
 def update_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
     """Everything that decides what an update makes of its samples.
 
-    base_dir: where relative paths start; the content of files with an advantage or a loss counts.
+    base_dir: where relative paths start; the content of files with an advantage or a loss counts, and of the teacher's.
     """
     actor = spec.actor.model_dump(mode="json", exclude=_ACTOR_SPEED)
     decay_steps = None if spec.actor.lr_schedule == "constant" else _length(spec)
@@ -69,7 +71,19 @@ def update_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
     spikes = spec.training.on_bad_gradient.spike_factor
     settings = _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft, spikes, _critic(spec))
     own = [each for each in (spec.algorithm.advantage_from, spec.algorithm.loss_from) if each is not None]
-    return content_hash("update", settings, *(_source(each.path, each.module, base_dir) for each in own))
+    return content_hash(
+        "update", settings, *(_source(each.path, each.module, base_dir) for each in own), _teacher(spec, base_dir)
+    )
+
+
+def _teacher(spec: ResolvedSpec, base_dir: Path) -> str:
+    """Of the files of a teacher that is a folder. A missing one is for the loader to name."""
+    teacher = spec.algorithm.teacher
+    folder = locate(teacher.path, base_dir) if teacher is not None else None
+    if folder is None or not (folder / "config.json").is_file():
+        return ""
+    with blamed("spec.algorithm.teacher.path"):
+        return fingerprint(folder)
 
 
 def _critic(spec: ResolvedSpec) -> Any:

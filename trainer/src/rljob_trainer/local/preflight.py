@@ -18,8 +18,16 @@ from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.own.check import check_own_functions
-from rljob_trainer.rank.model_source import local_critic, local_model
-from rljob_trainer.rank.supported import check_critic, check_supported, check_token_ids, largest_saved_id, load_config
+from rljob_trainer.rank.model_source import local_critic, local_model, local_teacher, teacher_model
+from rljob_trainer.rank.supported import (
+    check_critic,
+    check_supported,
+    check_teacher,
+    check_token_ids,
+    largest_saved_id,
+    load_config,
+    saved_vocabulary,
+)
 from rljob_trainer.rewards.check import check_code
 
 
@@ -35,6 +43,7 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
     with_adapter(spec, base_dir)
     check_own_functions(spec, base_dir)
     _check_critic(spec, base_dir)
+    _check_teacher(spec, base_dir)
     _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):
         check_code(function, base_dir, f"spec.rewards.functions[{index}]")
@@ -60,6 +69,17 @@ def _check_critic(spec: ResolvedSpec, base_dir: Path) -> None:
     if folder is not None and not spec.model.trust_remote_code:
         import_transformers()
         check_critic(spec, folder, -1)
+
+
+def _check_teacher(spec: ResolvedSpec, base_dir: Path) -> None:
+    """With the tokenizer of a model that is here; the driver compares any other."""
+    model = teacher_model(spec)
+    folder = local_teacher(model, base_dir) if model is not None else None
+    if folder is None or spec.model.trust_remote_code:
+        return
+    import_transformers()
+    policy = local_model(spec.model, base_dir) if spec.model.path is not None else None
+    check_teacher(spec, folder, saved_vocabulary(policy, trust_remote_code=False) if policy is not None else {})
 
 
 def _check_temporary_folder() -> None:

@@ -20,6 +20,7 @@ _LOGGED: Final = (
     names.RESPONSE_LENGTH_MEAN,
     names.ACTOR_LOSS,
     names.ACTOR_KL,
+    names.REVERSE_KL,
     names.ACTOR_ENTROPY,
     names.ACTOR_GRAD_NORM,
     names.TOKENS_PER_SECOND,
@@ -34,7 +35,7 @@ class ConsoleLogger:
         self._logged_at = -math.inf
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        supervised = names.REWARD_MEAN not in metrics and names.VALIDATION_REWARD not in metrics
+        supervised = names.RESPONSE_LENGTH_MEAN not in metrics and names.VALIDATION_REWARD not in metrics
         now = time.monotonic()
         if supervised and now - self._logged_at < SFT_INTERVAL:
             return

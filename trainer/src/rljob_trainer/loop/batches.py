@@ -151,21 +151,29 @@ def _totals(part: Indexes, loss_tokens: Indexes, positive: Bools) -> BatchTotals
 
 
 def advantages(
-    groups: Sequence[GroupSummary], batch: StepBatch, penalties: Floats | None, spec: ResolvedSpec
-) -> list[list[Floats]]:
+    groups: Sequence[GroupSummary], batch: StepBatch, penalties: Floats | None, spec: ResolvedSpec,
+    teacher: Floats | None = None,
+) -> list[list[Floats]]:  # fmt: skip
     """For each rank, the advantages [R] of each of its trajectories, in the order of its plan.
 
     penalties: [all tokens in the loss], coefficient x KL of each token if the KL acts in the reward.
+    teacher: [all tokens in the loss], as AdvantageBatch has it.
     """
-    given = advantage_batch(groups, batch, penalties, spec)
+    given = advantage_batch(groups, batch, penalties, spec, teacher=teacher)
     if spec.algorithm.stepwise_advantage == "per_step":
         given = per_step(given)
-    return of_ranks(batch, advantage_of(spec.algorithm)(given))
+    return of_ranks(batch, estimated(given, spec))
+
+
+def estimated(given: AdvantageBatch, spec: ResolvedSpec) -> Floats:
+    """What the advantage makes of rewards, and the teacher's signal."""
+    found = advantage_of(spec.algorithm)(given)
+    return found if given.teacher is None or spec.algorithm.advantage == "distillation" else found + given.teacher
 
 
 def advantage_batch(
     groups: Sequence[GroupSummary], batch: StepBatch, penalties: Floats | None, spec: ResolvedSpec,
-    values: Floats | None = None,
+    values: Floats | None = None, teacher: Floats | None = None,
 ) -> AdvantageBatch:  # fmt: skip
     """What advantages are computed from. values: [all tokens in the loss], the critic's."""
     per_episode = np.bincount(batch.owners, weights=batch.loss_tokens, minlength=batch.episodes).astype(np.int64)
@@ -183,6 +191,7 @@ def advantage_batch(
         1.0 if algorithm.step_advantage_w is None else algorithm.step_advantage_w,
         algorithm.lambda_alpha,
         _token_rewards(groups, per_episode, algorithm.advantage),
+        teacher,
     )
 
 
@@ -218,6 +227,8 @@ def _token_rewards(groups: Sequence[GroupSummary], lengths: Indexes, advantage: 
     """
     if not any(group.token_rewards for group in groups):
         return None
+    if advantage == "distillation":
+        return None  # rewards are only reported
     if advantage not in _BY_TOKEN:
         raise RewardError(
             f"a reward function returned spans, and advantage {advantage} gives all tokens of a response the same: set"

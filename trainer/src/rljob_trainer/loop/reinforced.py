@@ -39,10 +39,12 @@ from rljob_trainer.loop.state import LoopState
 from rljob_trainer.loop.valuing import Valued, valued
 from rljob_trainer.progress import names
 from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.results import Prepared
 from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
 from rljob_trainer.types import Floats, Sampling, Task
+from rljob_trainer.workers.worker import Pending
 
 log = structlog.get_logger()
 
@@ -111,7 +113,8 @@ class ReinforcedSteps:
         else:
             groups, used, metrics = self._roll_out(step)
         self.rollouts.sleep()  # in a replay, a validation may have woken the engines
-        self.state.reward = float(all_rewards(summaries(groups)).mean())
+        if self.spec.rewarded:
+            self.state.reward = float(all_rewards(summaries(groups)).mean())
         return self._update(groups, used, rate, before, metrics)
 
     # ------------------------------------------------------------------ rollout
@@ -143,7 +146,13 @@ class ReinforcedSteps:
     def _roll_out(self, step: int) -> tuple[list[GroupRef], Used, Metrics]:
         """Groups to train on. With dynamic sampling, groups that teach nothing are replaced for some rounds."""
         prompts, settings = self._prompts(), self.spec.algorithm.dynamic_sampling
-        selection = Selection(step, self.spec.data.prompts_per_step, settings, self.spec.algorithm.advantage)
+        selection = Selection(
+            step,
+            self.spec.data.prompts_per_step,
+            settings,
+            self.spec.algorithm.advantage,
+            rewarded=self.spec.rewarded,
+        )
         for _ in range(settings.max_rounds if settings.enabled else 1):
             tasks = prompts.next(math.ceil(selection.needed * (1 + settings.oversample)))
             selection.add(self._round(tasks, selection), len(tasks))
@@ -202,11 +211,12 @@ class ReinforcedSteps:
             recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
             penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
-            found = self._advantages(groups, batch, penalties)
+            teacher, taught = self._taught(prepared, batch)
+            found = self._advantages(groups, batch, penalties, teacher)
             recorded()
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         pairs = {names.GROUPS_PAIRS: float(batch.pairs)} if self.spec.pairs else {}
-        mark = self.state.mark("rl", before, metrics | pairs | kl | found.metrics, batch.tokens)
+        mark = self.state.mark("rl", before, metrics | pairs | kl | taught | found.metrics, batch.tokens)
         with self.reporting.phase("update"):
             updating = self.ranks.update(
                 found.advantages, rate, self.state.kl.coefficient, mark, self.state.gradients.bound, found.orders
@@ -220,16 +230,26 @@ class ReinforcedSteps:
             self.reporting.bad_batch(trained_rows(self.reporting.fetch(groups), own, self.state.step))
         return RankStates(mark, updated)
 
-    def _advantages(self, groups: list[GroupRef], batch: StepBatch, penalties: Floats | None) -> Valued:
+    def _advantages(
+        self, groups: list[GroupRef], batch: StepBatch, penalties: Floats | None, teacher: Floats | None
+    ) -> Valued:
         taken, step = summaries(groups), self.state.step + 1
         if self.spec.critic is None:
-            return Valued(advantages(taken, batch, penalties, self.spec), None, {})
+            return Valued(advantages(taken, batch, penalties, self.spec, teacher), None, {})
         values, bound = self.ranks.values().result(), self.state.critic_gradients.bound
-        return valued(taken, batch, penalties, values, self.spec, step, bound)
+        return valued(taken, batch, penalties, values, self.spec, step, bound, teacher)
 
-    def _penalties(self, by_rank: list[list[Floats] | None], batch: StepBatch) -> tuple[Floats, Metrics]:
+    def _taught(self, prepared: Pending[Prepared], batch: StepBatch) -> tuple[Floats | None, Metrics]:
+        """The teacher's signal for each token in the loss, and the mean reverse KL."""
+        teacher = self.spec.algorithm.teacher
+        if teacher is None:
+            return None, {}
+        reverse_kl = gather(batch, [part.reverse_kl or [] for part in prepared.result()])
+        return (-teacher.coefficient * reverse_kl).astype(np.float32), {names.REVERSE_KL: float(reverse_kl.mean())}
+
+    def _penalties(self, by_rank: list[Prepared], batch: StepBatch) -> tuple[Floats, Metrics]:
         controller = self.state.kl
-        token_kl = gather(batch, [part or [] for part in by_rank])
+        token_kl = gather(batch, [part.kl or [] for part in by_rank])
         penalties = (controller.coefficient * token_kl).astype(np.float32)
         controller.update(float(token_kl.sum()) / len(batch.owners), len(batch.owners))
         return penalties, {names.ACTOR_KL: float(token_kl.mean())}

@@ -32,7 +32,7 @@ class Selection:
 
     wanted: how many the step trains on. kept: those so far. extra: more than those, of an oversampled round.
     flat: with equal rewards. outside: beyond the bounds of accuracy. failed: why others were not scored, by task.
-    aborted: tasks whose groups were not waited for.
+    aborted: tasks whose groups were not waited for. rewarded: whether the job has rewards to report.
     """
 
     step: int
@@ -46,6 +46,7 @@ class Selection:
     failed: dict[str, str] = field(default_factory=dict)
     rounds: list[Rollout] = field(default_factory=list)
     aborted: int = 0
+    rewarded: bool = True
 
     @property
     def needed(self) -> int:
@@ -93,7 +94,8 @@ class Selection:
     def metrics(self) -> Metrics:
         """What a replay of the step has too."""
         trained = summaries(self.trained())
-        metrics = reward_metrics(trained) | length_metrics(trained) | baseline_metrics(trained)
+        metrics = reward_metrics(trained) if self.rewarded else {}
+        metrics |= length_metrics(trained) | baseline_metrics(trained)
         return metrics | episode_metrics(trained) | {
             names.GROUPS_UNINFORMATIVE: float(len(self.flat)),
             names.GROUPS_DROPPED: float(len(self.failed)),
@@ -122,12 +124,15 @@ def split_groups(
     """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds.
 
     An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt.
+    Distillation reads no rewards: every group teaches.
     """
     if not groups:
         return [], [], []
     rewards = [_compared(group.summary) for group in groups]
     owners = np.repeat(np.arange(len(groups)), [len(each) for each in rewards])
     equal = set(uninformative_groups(np.concatenate(rewards), owners).tolist())
+    if advantage == "distillation":
+        equal = set()
     if advantage in WITHOUT_GROUPS:
         equal = {index for index in equal if len(rewards[index]) > 1}
     differ = [group for index, group in enumerate(groups) if index not in equal]

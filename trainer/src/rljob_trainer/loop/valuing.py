@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.advantage import value_targets
-from rljob_trainer.loop.batches import StepBatch, advantage_batch, gather, of_ranks
+from rljob_trainer.loop.batches import StepBatch, advantage_batch, estimated, gather, of_ranks
 from rljob_trainer.loop.metrics import Metrics
 from rljob_trainer.loop.stages import critic_learning_rate_of, critic_learns_alone
-from rljob_trainer.own.advantage import advantage_of
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import CriticOrder
 from rljob_trainer.types import Floats, GroupSummary
@@ -31,18 +30,18 @@ class Valued:
 
 def valued(
     groups: Sequence[GroupSummary], batch: StepBatch, penalties: Floats | None, values: Sequence[Sequence[Floats]],
-    spec: ResolvedSpec, step: int, norm_bound: float,
+    spec: ResolvedSpec, step: int, norm_bound: float, teacher: Floats | None = None,
 ) -> Valued:  # fmt: skip
     """values: of each rank, in the order of its plan. norm_bound: of the critic's gradients."""
     assert spec.critic is not None
-    given = advantage_batch(groups, batch, penalties, spec, gather(batch, values))
+    given = advantage_batch(groups, batch, penalties, spec, gather(batch, values), teacher)
     returns = value_targets(given, spec.critic.lambda_)
     rate, alone = critic_learning_rate_of(spec, step), critic_learns_alone(spec, step)
     orders = [
         CriticOrder(plan, batch.critic_totals, own, rate, norm_bound, alone)
         for plan, own in zip(batch.critic_plans, of_ranks(batch, returns), strict=True)
     ]
-    advantages = of_ranks(batch, advantage_of(spec.algorithm)(given))
+    advantages = of_ranks(batch, estimated(given, spec))
     return Valued(advantages, orders, _metrics(given.known_values(), returns.astype(np.float64)))
 
 

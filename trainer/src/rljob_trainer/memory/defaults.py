@@ -12,13 +12,15 @@ _MOST = 0.9
 """Share of a GPU that an update without recomputation may take: plans are within a tenth of measured peaks."""
 
 
-def with_defaults(spec: ResolvedSpec, size: ModelSize, gpu: int, critic: ModelSize | None = None) -> ResolvedSpec:
-    """The spec with actor.recompute and rollout.maxNumSeqs. gpu: bytes of one. critic: memory.critic's size."""
+def with_defaults(
+    spec: ResolvedSpec, size: ModelSize, gpu: int, critic: ModelSize | None = None, teacher: ModelSize | None = None
+) -> ResolvedSpec:
+    """The spec with actor.recompute and rollout.maxNumSeqs. gpu: bytes of one. critic, teacher: as of work_of."""
     filled = spec.model_copy(update={"rollout": _rollout(spec, size, gpu)})
     if spec.actor.recompute is not None:
         return filled
     kept = filled.model_copy(update={"actor": _actor(spec, "none")})
-    needed = sum(phases(size, work_of(kept, critic), gpu)["update"].values())
+    needed = sum(phases(size, work_of(kept, critic, teacher), gpu)["update"].values())
     return kept if needed <= _MOST * gpu else filled.model_copy(update={"actor": _actor(spec, "layer")})
 
 

@@ -73,6 +73,8 @@ def _kept(size: ModelSize, work: Work) -> Parts:
     if work.critic is not None:
         each = (0 if work.host_weights else 4) + (0 if work.host_optimizer else 8)
         parts["critic"] = each * work.critic.parameters // work.shards
+    if work.teacher is not None and not work.host_weights:
+        parts["teacher"] = 2 * work.teacher.parameters // work.shards
     return {name: nbytes for name, nbytes in parts.items() if nbytes}
 
 

@@ -6,7 +6,7 @@ from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.plan import MemoryPlan, TooMuch
 
 _ROWS = (
-    "weights", "optimizer", "optimizer's slice", "reference", "critic", "gradients", "gathered weights",
+    "weights", "optimizer", "optimizer's slice", "reference", "critic", "teacher", "gradients", "gathered weights",
     "gradients on their way", "activations", "output head", "buckets", "tensor on its way", "engine's weights",
     "engine's activations", "KV cache", "CUDA contexts", "CUDA graphs",
 )  # fmt: skip

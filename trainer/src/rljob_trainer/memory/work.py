@@ -19,6 +19,7 @@ class Work:
     host_weights, host_optimizer: they are in host memory between uses.
     reference: the ranks hold a frozen copy in bfloat16, or one of the adapter.
     average: the ranks hold an average of the policy.
+    teacher: size of the teacher, of which the ranks hold a frozen model in bfloat16; None without one.
     critic: size of the critic, which the ranks train besides; None without one.
     bucket: bytes of one bucket of the sync.
     engines: that share the GPU; 0 if the job has none. share: of the GPU, for all of them while they generate.
@@ -45,6 +46,7 @@ class Work:
     sequences: int
     eager: bool
     critic: ModelSize | None = None
+    teacher: ModelSize | None = None
     keeps_model: bool = False
     average: bool = False
     keeps_contexts: bool = False
@@ -54,8 +56,8 @@ class Work:
         return self.keeps_model and self.share > 0
 
 
-def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
-    """critic: memory.critic's size."""
+def work_of(spec: ResolvedSpec, critic: ModelSize | None = None, teacher: ModelSize | None = None) -> Work:
+    """critic, teacher: memory.critic's and memory.teacher's size."""
     actor, data, rollout, lora = spec.actor, spec.data, spec.rollout, spec.model.lora
     copied = lora is None or bool(spec.sft or lora.path or spec.algorithm.kl.refresh_every)
     longest = spec.longest_sample
@@ -83,5 +85,6 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None) -> Work:
         keeps_model=lora is not None and not lora.merge and not spec.supervised_only,
         keeps_contexts=spec.environment is not None,
         critic=critic,
+        teacher=teacher,
         average=actor.ema_decay is not None,
     )

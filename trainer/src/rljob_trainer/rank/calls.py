@@ -15,7 +15,16 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import LARGEST_NORM, CriticOrder, ProbeScores, RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import (
+    LARGEST_NORM,
+    CriticOrder,
+    Prepared,
+    ProbeScores,
+    RankInfo,
+    Rendezvous,
+    Sent,
+    Updated,
+)
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
 from rljob_trainer.workers.worker import Worker
@@ -41,16 +50,16 @@ class RankCalls(Protocol):
         `send_weights` does so too, before an engine wakes.
         """
 
-    def load(self, folder: str, critic: str | None = None) -> int:
+    def load(self, folder: str, critic: str | None = None, teacher: str | None = None) -> int:
         """Build the policy with its first weights. Returns how many parameters it has.
 
-        critic: folder of the critic's own model, for `begin_stage`.
+        critic, teacher: folders of the critic's own model and of the teacher, for `begin_stage`.
 
         Raises DataError or JobError for a model that cannot be trained.
         """
 
     def begin_stage(self, stage: Stage) -> None:
-        """Make a fresh optimizer; for RL also the reference, which is the policy as it is now, and the critic."""
+        """Make a fresh optimizer; for RL also critic, teacher and reference, which is the policy as it is now."""
 
     # ------------------------------------------------------------------ what it holds, for the next driver
 
@@ -74,11 +83,8 @@ class RankCalls(Protocol):
     def prepare(
         self, plan: RankPlan, totals: Sequence[BatchTotals], places: Sequence[tuple[int, int]],
         *bundles: Sequence[Group],
-    ) -> list[Floats] | None:  # fmt: skip
+    ) -> Prepared:  # fmt: skip
         """Take this rank's trajectories, score them with whatever the algorithm compares against, and decide the mask.
-
-        Returns the KL estimate of each token in the loss against the reference, [R] for each trajectory in the order of
-        the rank's plan, if the KL acts in the reward; else None.
 
         places: (bundle, index in it) of each group of the whole step, in their order.
         bundles: one argument each, so that Ray hands over groups if the caller has references.

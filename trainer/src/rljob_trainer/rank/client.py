@@ -20,7 +20,7 @@ from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.parallel import ParallelDims, sync_groups
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import CriticOrder, ProbeScores, RankInfo, Sent, Updated
+from rljob_trainer.rank.results import CriticOrder, Prepared, ProbeScores, RankInfo, Sent, Updated
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.training_state import RankStates, TrainingState
 from rljob_trainer.rollouts.calls import GroupRef
@@ -161,9 +161,9 @@ class RankClient:
     def give_back_memory(self) -> None:
         self._all(RankCalls.give_back_memory, START_SECONDS).result()
 
-    def load(self, folder: str, critic: str | None = None) -> int:
+    def load(self, folder: str, critic: str | None = None, teacher: str | None = None) -> int:
         """Returns how many parameters a rank counts."""
-        return self._all(RankCalls.load, START_SECONDS, folder, critic).result()[0]
+        return self._all(RankCalls.load, START_SECONDS, folder, critic, teacher).result()[0]
 
     def begin_stage(self, stage: Stage) -> None:
         self._all(RankCalls.begin_stage, START_SECONDS, stage).result()
@@ -200,7 +200,7 @@ class RankClient:
 
     def prepare(
         self, plans: Sequence[RankPlan], totals: Sequence[BatchTotals], groups: Sequence[GroupRef]
-    ) -> Pending[list[Floats] | None]:
+    ) -> Pending[Prepared]:
         """plans: one for each rank. groups: of the whole step, in the order in which plans count trajectories."""
         bundles = list(dict.fromkeys(group.bundle for group in groups))
         places = [(bundles.index(group.bundle), group.index) for group in groups]

@@ -12,21 +12,24 @@ from rljob_trainer.memory.critic import critic_size
 from rljob_trainer.memory.defaults import with_defaults
 from rljob_trainer.memory.measured import model_size
 from rljob_trainer.memory.phases import engine_bytes
+from rljob_trainer.memory.teacher import teacher_size
 from rljob_trainer.memory.work import work_of
+from rljob_trainer.rank.model_source import teacher_model
 from rljob_trainer.rank.supported import load_config
 
 log = structlog.get_logger()
 
 
 def planned_here(
-    spec: ResolvedSpec, folder: Path, critic: Path | None, device: torch.device
+    spec: ResolvedSpec, folder: Path, critic: Path | None, teacher: Path | None, device: torch.device
 ) -> tuple[ResolvedSpec, int | None]:
     """The spec with actor.recompute, and the bytes that the GPU's engines take as they wake; collective on GPUs.
 
     The bytes are None on a CPU, for engine hf, and for a model whose memory cannot be planned.
-    folder: with the policy's configuration. critic: with that of the critic's own model.
+    folder: with the policy's configuration. critic, teacher: with that of the critic's own
+    model and of the teacher.
     """
-    filled, engines = _planned(spec, folder, critic, device) if device.type == "cuda" else (spec, None)
+    filled, engines = _planned(spec, folder, critic, teacher, device) if device.type == "cuda" else (spec, None)
     recompute = filled.actor.recompute or "layer"
     if spec.actor.recompute is None:
         log.info("recompute_chosen", recompute=recompute)
@@ -34,7 +37,7 @@ def planned_here(
 
 
 def _planned(
-    spec: ResolvedSpec, folder: Path, critic: Path | None, device: torch.device
+    spec: ResolvedSpec, folder: Path, critic: Path | None, teacher: Path | None, device: torch.device
 ) -> tuple[ResolvedSpec, int | None]:
     total = torch.tensor(torch.cuda.get_device_properties(device).total_memory, device=device)
     dist.all_reduce(total, dist.ReduceOp.MIN)  # of the smallest GPU
@@ -43,11 +46,12 @@ def _planned(
         config = load_config(folder, trust_remote_code=trusted)
         size = model_size(config, trust_remote_code=trusted, lora=spec.model.lora)
         valued = critic_size(_with_critic(spec, critic), size, folder)
+        taught = teacher_size(teacher_model(spec, teacher), folder)
     except DataError as error:
         log.warning("memory_not_planned", reason=error.message)
         return spec, None
-    filled = with_defaults(spec, size, gpu, valued)
-    work = work_of(filled, valued)
+    filled = with_defaults(spec, size, gpu, valued, taught)
+    work = work_of(filled, valued, taught)
     return filled, engine_bytes(size, work, gpu) if work.engines and work.share else None
 
 

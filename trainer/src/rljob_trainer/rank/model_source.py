@@ -4,11 +4,13 @@ A model folder holds config.json and the tokenizer, and weights if there are any
 """
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api import ResolvedSpec
 from rljob_api.resolve import ResolvedFromScratch, ResolvedModel
-from rljob_trainer.errors import DataError, first_line
+from rljob_trainer.errors import DataError, blamed, first_line
 from rljob_trainer.paths import locate
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 WEIGHT_FILES = ("*.safetensors", "*.bin")
 FIELD = "spec.model.path"
 CRITIC_FIELD = "spec.critic.model"
+TEACHER_FIELD = "spec.algorithm.teacher.path"
 
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 """A model of the hub: org/name, or of its oldest the name alone, such as gpt2."""
@@ -45,6 +48,38 @@ def local_critic(path: str, base_dir: Path) -> Path | None:
     """As local_model, for the critic."""
     folder = local_folder(path, base_dir, CRITIC_FIELD)
     return None if folder is None else _with_weights(folder, path, CRITIC_FIELD)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolders:
+    """Where the first weights of a job's models are. critic: of its own model. None: there is none."""
+
+    policy: Path
+    critic: Path | None = None
+    teacher: Path | None = None
+
+
+def teacher_model(spec: ResolvedSpec, folder: Path | None = None) -> ResolvedModel | None:
+    """The teacher as a model; None without one. folder: where it is, if that is known."""
+    teacher = spec.algorithm.teacher
+    if teacher is None:
+        return None
+    path = str(folder) if folder is not None else teacher.path
+    return spec.model.model_copy(
+        update={"path": path, "revision": teacher.revision, "from_scratch": None, "lora": None}
+    )
+
+
+def locate_teacher(model: ResolvedModel, base_dir: Path) -> Path:
+    """As locate_model, for the teacher."""
+    with blamed(TEACHER_FIELD):
+        return locate_model(model, base_dir)
+
+
+def local_teacher(model: ResolvedModel, base_dir: Path) -> Path | None:
+    """As local_model, for the teacher."""
+    with blamed(TEACHER_FIELD):
+        return local_model(model, base_dir)
 
 
 def local_model(model: ResolvedModel, base_dir: Path) -> Path | None:

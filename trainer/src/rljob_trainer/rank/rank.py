@@ -16,7 +16,7 @@ import ray
 import structlog
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.checkpoint.files import FileEntry
@@ -47,11 +47,13 @@ from rljob_trainer.rank.models.critic import critic_of
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import Reference, reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
+from rljob_trainer.rank.models.teacher import teacher_of
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.rendezvous import join_store, open_store
 from rljob_trainer.rank.results import (
     LARGEST_NORM,
     CriticOrder,
+    Prepared,
     ProbeScores,
     RankInfo,
     Rendezvous,
@@ -82,6 +84,7 @@ class Rank(RankCalls):
 
     policy, reference: the reference is there in RL, or with preset dpo, if the algorithm compares with it.
     critic: what trains it, in RL with advantage gae. average: of the policy since the stage began (actor.emaDecay).
+    teacher: in RL, if the job has one.
     others: further models, which are saved and restored with these.
     correction: of the difference between engine and trainer. rejection: its mask; None: all tokens stay.
     engine_bytes: rank.defaults'.
@@ -96,6 +99,7 @@ class Rank(RankCalls):
         self.reference: Reference | None = None
         self.critic: Trainee[Critic] | None = None
         self.average: Average | None = None
+        self.teacher: ModelRole[Policy] | None = None
         self.others: list[ModelRole[nn.Module]] = []
         self.engine_bytes: int | None = None
         self.correction = spec.algorithm.rollout_correction
@@ -139,12 +143,15 @@ class Rank(RankCalls):
         give_back(self.device)
 
     @in_phase("start")
-    def load(self, folder: str, critic: str | None = None) -> int:
+    def load(self, folder: str, critic: str | None = None, teacher: str | None = None) -> int:
         self.saver.wait_staged()
         self.folder, self.critic_folder = Path(folder), Path(critic) if critic is not None else None
+        self.teacher_folder = Path(teacher) if teacher is not None else None
         if self.spec.algorithm.loss_from is not None:
             try_loss(self.spec.algorithm)
-        self.spec, self.engine_bytes = planned_here(self.spec, self.folder, self.critic_folder, self.device)
+        self.spec, self.engine_bytes = planned_here(
+            self.spec, self.folder, self.critic_folder, self.teacher_folder, self.device
+        )
         self.policy = load_policy(self.spec, self.folder, self.mesh)
         if self._drops():
             torch.manual_seed((self.spec.training.seed << 16) + self.settings.rank)
@@ -163,6 +170,8 @@ class Rank(RankCalls):
         if stage == "rl" and self.spec.critic is not None:
             role = critic_of(self.policy, self.spec, self.folder, self.critic_folder, self.mesh, self.device)
             self.critic = self.training(role, self.spec.critic.grad_clip)
+        if stage == "rl" and self.teacher_folder is not None:
+            self.teacher = teacher_of(self.spec, self.teacher_folder, self.mesh)
 
     def _drops(self) -> bool:
         """Whether passes with a gradient leave out parts at random, so that they do not tell what the policy says."""
@@ -182,6 +191,7 @@ class Rank(RankCalls):
             *([reference] if reference is not None else []),
             *([self.critic.role] if self.critic is not None else []),
             *([self.average.role] if self.average is not None else []),
+            *([self.teacher] if self.teacher is not None else []),
             *self.others,
         ]
 
@@ -223,17 +233,22 @@ class Rank(RankCalls):
     def prepare(
         self, plan: RankPlan, totals: Sequence[BatchTotals], places: Sequence[tuple[int, int]],
         *bundles: Sequence[Group],
-    ) -> list[Floats] | None:  # fmt: skip
+    ) -> Prepared:  # fmt: skip
         self._shard = None
         shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
         bypass = self.correction.bypass_mode
         if self._scores_first(len(totals)):
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         self._score_with_reference(shard)
+        if self.teacher is not None:
+            score_samples(self.teacher.module, shard, "teacher_log_probs", self.device)
         if not bypass and self.correction.rollout_is != "none":
             weigh(shard.ordered, self.correction)
         self._shard = shard if bypass or self.rejection is None else without_rejected(shard, self.rejection)
-        return self._token_kl(shard) if self.spec.kl_in_reward else None
+        return Prepared(
+            self._token_kl(shard) if self.spec.kl_in_reward else None,
+            self._reverse_kl(shard) if self.teacher is not None else None,
+        )
 
     def _score_with_reference(self, shard: Shard) -> None:
         if self.reference is not None:
@@ -247,7 +262,7 @@ class Rank(RankCalls):
             return self._drops()  # a bypass reports them alone
         several = minibatches * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
         corrects = self.rejection is not None or self.correction.rollout_is != "none"
-        return several or corrects or self.spec.kl_in_reward
+        return several or corrects or self.spec.kl_in_reward or self.teacher is not None
 
     @in_phase("update")
     def values(self) -> list[Floats]:
@@ -259,10 +274,17 @@ class Rank(RankCalls):
 
     def _token_kl(self, shard: Shard) -> list[Floats]:
         samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator
-        ours = column(samples, "engine_log_probs" if self.correction.bypass_mode else "old_log_probs")
-        reference = column(samples, "reference_log_probs")
+        ours, reference = self._ours(shard), column(samples, "reference_log_probs")
         flat = kl_estimate(estimator, ours, reference, self.spec.algorithm.kl.clip)
         return split(flat.numpy(), samples)
+
+    def _reverse_kl(self, shard: Shard) -> list[Floats]:
+        difference = self._ours(shard) - column(shard.ordered, "teacher_log_probs")
+        return split(difference.numpy(), shard.ordered)
+
+    def _ours(self, shard: Shard) -> Tensor:
+        """Log-probabilities of the policy that sampled, flat [sum of R]."""
+        return column(shard.ordered, "engine_log_probs" if self.correction.bypass_mode else "old_log_probs")
 
     @in_phase("update")
     def update(

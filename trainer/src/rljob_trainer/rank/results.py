@@ -36,6 +36,18 @@ class RankInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """What advantages need of the log-probabilities of a rank; [R] for each trajectory in the order of its plan.
+
+    kl: the estimate against the reference, if the KL acts in the reward; else None.
+    reverse_kl: log pi - log pi_teacher of each token; None without a teacher.
+    """
+
+    kl: list[Floats] | None = None
+    reverse_kl: list[Floats] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CriticOrder:
     """What a rank is to train the critic on, besides the prepared samples.
 

@@ -15,8 +15,8 @@ from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.types import Bools, Floats, Group, Trajectory
 
 Column = Literal[
-    "engine_log_probs", "old_log_probs", "current_log_probs", "reference_log_probs", "advantages", "values", "returns",
-    "mask", "weights", "chosen",
+    "engine_log_probs", "old_log_probs", "current_log_probs", "reference_log_probs", "teacher_log_probs", "advantages",
+    "values", "returns", "mask", "weights", "chosen",
 ]  # fmt: skip
 
 
@@ -28,6 +28,7 @@ class ShardSample:
     old_log_probs: [R], by this policy at the start of the step; None until they are needed.
     current_log_probs: [R], by the policy before the present minibatch; None unless a correction needs them.
     reference_log_probs: [R], by the reference; None without one.
+    teacher_log_probs: [R], by the teacher; None without one.
     advantages: [R]; None until they are known.
     values: [R], by the critic at the start of the step; None without one. returns: [R], what it learns.
     mask: [R], whether the token still counts in the loss (masking.py); None if all do.
@@ -43,6 +44,7 @@ class ShardSample:
     old_log_probs: Floats | None = None
     current_log_probs: Floats | None = None
     reference_log_probs: Floats | None = None
+    teacher_log_probs: Floats | None = None
     advantages: Floats | None = None
     values: Floats | None = None
     returns: Floats | None = None

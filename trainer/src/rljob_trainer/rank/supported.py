@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rljob_api import ResolvedSpec
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import DataError, JobError, first_line
-from rljob_trainer.rank.model_source import CRITIC_FIELD, FIELD
+from rljob_trainer.rank.model_source import CRITIC_FIELD, FIELD, TEACHER_FIELD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -44,14 +44,7 @@ def load_config(folder: Path, *, trust_remote_code: bool, field: str = FIELD) ->
 
 def check_supported(config: "PreTrainedConfig", spec: ResolvedSpec) -> None:
     """Raises JobError or DataError, naming what is not computed, for a model that cannot be trained as `spec` asks."""
-    if config.get_text_config() is not config:
-        kind = (config.architectures or [type(config).__name__])[0]
-        raise JobError(f"{kind} is multimodal, and only language models train: choose a text-only model", field=FIELD)
-    changed = [name for name in _CHANGED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
-    if changed:
-        raise JobError(f"models with {changed[0]} are not supported yet: choose another model", field=FIELD)
-    if getattr(config, "quantization_config", None) is not None:
-        raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
+    _check_computed(config, FIELD)
     longest = _positions(config)
     if longest is not None and longest < spec.longest_sample:
         raise DataError(
@@ -63,6 +56,18 @@ def check_supported(config: "PreTrainedConfig", spec: ResolvedSpec) -> None:
         raise JobError(f"vLLM leaves out {what}: set the engine to hf", field="spec.rollout.engine")
     for rope in _ropes(config):
         _check_rope(rope, spec)
+
+
+def _check_computed(config: "PreTrainedConfig", field: str) -> None:
+    """Whether the ranks compute its log-probabilities."""
+    if config.get_text_config() is not config:
+        kind = (config.architectures or [type(config).__name__])[0]
+        raise JobError(f"{kind} is multimodal, and only language models train: choose a text-only model", field=field)
+    changed = [name for name in _CHANGED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
+    if changed:
+        raise JobError(f"models with {changed[0]} are not supported yet: choose another model", field=field)
+    if getattr(config, "quantization_config", None) is not None:
+        raise JobError("its weights are quantized, and training needs them whole: give the original", field=field)
 
 
 def _ropes(config: "PreTrainedConfig") -> Iterator[Mapping[str, Any]]:
@@ -90,17 +95,53 @@ def _check_rope(rope: Mapping[str, Any], spec: ResolvedSpec) -> None:
 def check_critic(spec: ResolvedSpec, folder: Path, largest: int) -> None:
     """largest: id of the policy's tokenizer. Raises DataError for a model that cannot be this policy's critic."""
     config = load_config(folder, trust_remote_code=spec.model.trust_remote_code, field=CRITIC_FIELD)
+    _check_reads(config, spec, largest, "critic", CRITIC_FIELD)
+
+
+def check_teacher(spec: ResolvedSpec, folder: Path, vocabulary: Mapping[str, int]) -> None:
+    """vocabulary: {token: id} of the policy's tokenizer, as far as it is known.
+
+    Raises JobError or DataError for a model that cannot be this policy's teacher.
+    """
+    config = load_config(folder, trust_remote_code=spec.model.trust_remote_code, field=TEACHER_FIELD)
+    _check_computed(config, TEACHER_FIELD)
+    _check_reads(config, spec, max(vocabulary.values(), default=-1), "teacher", TEACHER_FIELD)
+    theirs = saved_vocabulary(folder, trust_remote_code=spec.model.trust_remote_code) if vocabulary else {}
+    differing = [token for token, own in vocabulary.items() if theirs.get(token) != own]
+    if differing:
+        other = min(differing, key=vocabulary.__getitem__)
+        raise DataError(
+            f"its tokenizer is not the policy's: token {other!r} has id {vocabulary[other]} in the policy's, and"
+            f" {theirs.get(other, 'none')} in the teacher's; give a teacher with the policy's tokenizer, such as a"
+            " larger model of the same family",
+            field=TEACHER_FIELD,
+        )
+
+
+def saved_vocabulary(folder: Path, *, trust_remote_code: bool) -> dict[str, int]:
+    """{token: id} of the tokenizer in the folder; empty for one that transformers cannot load."""
+    from transformers import AutoTokenizer
+
+    try:
+        known: dict[str, int] = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code).get_vocab()
+    except Exception:  # noqa: BLE001  the tokenizers library raises just that
+        return {}
+    return known
+
+
+def _check_reads(config: "PreTrainedConfig", spec: ResolvedSpec, largest: int, noun: str, field: str) -> None:
+    """Raises DataError for a model that does not know each id up to `largest`, or is too short for a sample."""
     longest, room = spec.longest_sample, _positions(config)
     rows = config.get_text_config().vocab_size
     if largest >= rows:
         raise DataError(
-            f"its embeddings have {rows} rows, and the policy's tokenizer has {largest + 1} ids: give a critic with the"
-            " policy's tokenizer",
-            field=CRITIC_FIELD,
+            f"its embeddings have {rows} rows, and the policy's tokenizer has {largest + 1} ids: give a {noun} with"
+            " the policy's tokenizer",
+            field=field,
         )
     if room is not None and room < longest:
         raise DataError(
-            f"its context has {room} tokens, and a sample may have {longest}: give another critic", field=CRITIC_FIELD
+            f"its context has {room} tokens, and a sample may have {longest}: give another {noun}", field=field
         )
 
 

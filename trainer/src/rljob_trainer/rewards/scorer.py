@@ -64,7 +64,10 @@ class Scorer:
         played = [episode for episode in episodes if episode.trajectories]
         responses = [self._response(episode) for episode in played]
         scores = [asyncio.wrap_future(part.submit(task, responses)) for part in self._parts]
-        score = summed(await asyncio.gather(*scores)) if scores else _by_environment(task, played)
+        if scores:
+            score = summed(await asyncio.gather(*scores))
+        else:
+            score = _by_environment(task, played) if self._plays else _unrewarded(task, played)
         return self._credited(scored(task, episodes, score), score)
 
     def _credited(self, group: Group, score: GroupScore) -> Group:
@@ -138,6 +141,11 @@ def scored(task: Task, episodes: Sequence[Episode], score: GroupScore) -> Group:
         return replace(episode, reward=float(score.rewards[index]) + own, components=components | {ENVIRONMENT: own})
 
     return Group(task, tuple(map(rewarded, episodes)), score.error)
+
+
+def _unrewarded(task: Task, played: Sequence[Episode]) -> GroupScore:
+    """0 for each: distillation trains without rewards."""
+    return GroupScore(task.id, np.zeros(len(played), np.float32))
 
 
 def _by_environment(task: Task, played: Sequence[Episode]) -> GroupScore:

@@ -29,6 +29,7 @@ _REWARDS = (
     (names.VALIDATION_REWARD, "validation", ".3f", "green"),
     (names.RESPONSE_LENGTH_MEAN, "response length", ".1f", "cyan"),
     (names.ACTOR_KL, "KL", ".4f", "cyan"),
+    (names.REVERSE_KL, "reverse KL", ".4f", "cyan"),
 )
 _ACTOR = (
     (names.ACTOR_ENTROPY, "entropy", ".3f", "cyan"),

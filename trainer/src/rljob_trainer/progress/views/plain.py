@@ -27,6 +27,7 @@ _RL_VALUES = (
     (names.REWARD_MEAN, "reward", "6.3f"),
     (names.RESPONSE_LENGTH_MEAN, "len", "6.1f"),
     (names.ACTOR_KL, "kl", ".4f"),
+    (names.REVERSE_KL, "reverse kl", ".4f"),
     (names.ACTOR_ENTROPY, "ent", ".2f"),
     (names.VALIDATION_REWARD, "validation", ".3f"),
 )

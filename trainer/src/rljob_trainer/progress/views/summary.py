@@ -15,6 +15,7 @@ from rljob_trainer.volume import Volume
 _CURVES = (
     ("sft", names.ACTOR_LOSS, "supervised loss"),
     ("rl", names.REWARD_MEAN, "reward"),
+    ("rl", names.REVERSE_KL, "reverse KL to the teacher"),
     ("rl", names.VALIDATION_REWARD, "validation reward"),
 )
 
