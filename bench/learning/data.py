@@ -25,8 +25,14 @@ def digest(task: Task, overrides: Sequence[str] = ()) -> str:
     shows in the commit alone.
     """
     spec = load_rljob(task.example, list(overrides)).spec
-    rows = _hash([_rows(spec.data.train), _rows(spec.data.validation)])
+    rows = _rows_digest(tuple(spec.data.train), tuple(spec.data.validation))
     return _hash([_as_recorded(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)), rows])
+
+
+@cache
+def _rows_digest(train: Sequence[str], validation: Sequence[str]) -> str:
+    """The arms of a task share it."""
+    return _hash([_rows(train), _rows(validation)])
 
 
 def _as_recorded(spec: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rljob_api.validation import Problem, Validated
 FAILED, WAITS = "failed with a message that names a field of theirs", "waits for what is missing"
 
 
-@pytest.mark.parametrize(("count", "failed"), [(60, 0), pytest.param(500, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("count", "failed"), [(40, 0), pytest.param(500, 1, marks=pytest.mark.slow)])
 def test_each_is_refused_with_the_name_of_a_field_or_good_for_everybody(
     cluster: Access, client: ApiClient, tmp_path: Path, count: int, failed: int
 ) -> None:

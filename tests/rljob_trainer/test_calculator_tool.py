@@ -46,6 +46,7 @@ def train(run: Path, *settings: str) -> list[dict[str, float]]:
     return [line for line in trained(run) if "episode/turns" in line]
 
 
+@pytest.mark.slow
 def test_a_tiny_model_trains_two_steps_of_the_example(tmp_path: Path):
     """It calls nothing, so its episodes have one turn."""
     lines = train(

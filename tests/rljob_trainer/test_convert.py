@@ -113,8 +113,7 @@ def test_the_defaults_of_verl_are_kept_where_those_of_rljob_differ() -> None:
         "promptsPerStep": 1024,
         "overlongPrompts": "fail",
     }
-    sampling = {"samplesPerPrompt": 4, "tensorParallelSize": 2, "gpuMemoryUtilization": 0.5, "maxNumSeqs": 256}
-    assert found["rollout"] == sampling
+    assert found["rollout"] == {"samplesPerPrompt": 4, "tensorParallelSize": 2}
     assert found["algorithm"] == {
         "preset": "grpo",
         "loss": "dual_clip",

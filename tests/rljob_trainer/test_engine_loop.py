@@ -256,7 +256,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProcess]:
 
 def test_an_engine_serves_the_host_that_subscribed_last(process):
     first, second = Host(), Host()
-    process.start([], 0)
+    process.start([], 0, False)
     process.subscribe(Subscriber("first", first))  # type: ignore[arg-type]
     process.submit("first", [request("old", 10**9)])
     process.subscribe(Subscriber("second", second))  # type: ignore[arg-type]
@@ -272,7 +272,7 @@ def test_an_engine_serves_the_host_that_subscribed_last(process):
 
 def test_an_update_ends_with_the_answers_to_the_probe(process):
     host = Host()
-    process.start([], 0)
+    process.start([], 0, False)
     process.subscribe(Subscriber("host", host))  # type: ignore[arg-type]
     process.begin_update(3)
     process._loop.do(lambda: None)
@@ -284,6 +284,16 @@ def test_an_update_ends_with_the_answers_to_the_probe(process):
     ]  # fmt: skip
     assert process.rest()
     assert engine.log[-1] == "sleep"
+
+
+def test_an_engine_that_measures_memory_does_not_start_beside_others(process, monkeypatch):
+    from rljob_trainer.engines import engine_host
+
+    monkeypatch.setattr(engine_host, "measures_memory", lambda settings: True)
+    assert not process.start([], 0, True)
+    assert not process.rest()
+    assert process.start([], 0, False)
+    assert process.start([], 0, True), "it runs"
 
 
 def test_an_engine_that_was_never_started_can_only_rest(process):

@@ -11,6 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, Qwen2Config
 
 from bench.models.architectures import config_of
+from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.registry import measures_memory
+from rljob_trainer.engines.vllm import start
 from rljob_trainer.memory.critic import critic_size
 from rljob_trainer.memory.defaults import with_defaults
 from rljob_trainer.memory.gpus import gpu_bytes
@@ -247,6 +250,18 @@ def test_the_defaults_train_qwen_on_one_gpu_of_80_gb(sizes, name):
     found = plan(sizes[name], work_of(spec), H100)
     assert not found.too_much
     assert max(found.peaks.values()) < 0.9 * H100
+
+
+@pytest.mark.parametrize(
+    ("changed", "measures"),
+    [({}, False), ({"device": "cpu"}, False), ({"keeps_contexts": True}, True), ({"engines_per_gpu": 8}, True)],
+)
+def test_an_engine_measures_its_gpu_if_the_kv_cache_is_not_known(tmp_path, monkeypatch, changed, measures):
+    """512 sequences of 640 tokens fill 9 GiB at 1.5B: more than half of an eighth of 40 GiB."""
+    monkeypatch.setattr(start, "_share", lambda settings: 40 * GIB / settings.engines_per_gpu)
+    config(SHAPES["1.5B"]).save_pretrained(tmp_path)
+    plain = EngineSettings("vllm", str(tmp_path), 640, "bfloat16", "cuda", more_if_room=True)
+    assert measures_memory(replace(plain, **changed)) == measures
 
 
 def test_defaults_follow_the_memory(sizes):

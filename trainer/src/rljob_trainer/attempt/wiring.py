@@ -43,7 +43,7 @@ from rljob_trainer.loop.loop import Loop
 from rljob_trainer.loop.reinforced import Fingerprints, ReinforcedSteps
 from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.requests import Requests
-from rljob_trainer.loop.stages import with_length
+from rljob_trainer.loop.stages import stage_of, with_length
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.lora.base import check_continued
 from rljob_trainer.lora.source import with_adapter
@@ -164,7 +164,8 @@ class Wiring:
             self._progress.phase("starting workers")
             if engines is not None and host is not None:
                 rollouts = self._rollouts(engines, host, origin, vocab_size, reporting)
-                replaying = rollouts.settle()
+                first = stage_of(self._spec, origin.step + 1)
+                replaying = rollouts.settle(generates_first=origin.held is None and first == "rl")
                 tolerance = tolerance_of(self._spec, self._device)
                 self._progress.tolerate(tolerance)
                 reinforced = ReinforcedSteps(

@@ -4,49 +4,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rljob_trainer.convert.conversion import Conversion
+from rljob_trainer.convert.verl_objective import ACTOR, OBJECTIVE, ROLLOUT, correction
 
-_ACTOR: Final = "actor_rollout_ref.actor"
-_MODEL: Final = "actor_rollout_ref.model"
-_ROLLOUT: Final = "actor_rollout_ref.rollout"
-
-ADVANTAGES: Final = {
-    "grpo": "grpo",
-    "grpo_vectorized": "grpo",
-    "grpo_passk": "grpo_passk",
-    "reinforce_plus_plus": "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
-    "rloo": "rloo",
-    "rloo_vectorized": "rloo",
-    "remax": "remax",
-    "opo": "opo",
-    "gpg": "gpg",
-}
-"""verl's algorithm.adv_estimator."""
-
-LOSSES: Final = {
-    "gspo": "gspo",
-    "sapo": "sapo",
-    "gpg": "gpg",
-    "clip_cov": "clip_cov",
-    "kl_cov": "kl_cov",
-    "geo_mean": "geo_mean",
-    "cispo": "cispo",
-    "dppo_tv": "dppo_tv",
-    "dppo_kl": "dppo_kl",
-}
-"""verl's actor.policy_loss.loss_mode, besides vanilla."""
-
-AGGREGATIONS: Final = {
-    "token-mean": "token_mean",
-    "seq-mean-token-mean": "sequence_mean",
-    "seq-mean-token-sum-norm": "dr_grpo",
-}
-BY_SEQUENCE: Final = ("gspo", "sapo", "geo_mean")
-"""Losses that verl averages by sequence, whatever loss_agg_mode says."""
-
-ESTIMATORS: Final = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
-K3_BOUND: Final = 10.0
-"""verl bounds k3 by it, in core_algos.kl_penalty."""
+MODEL: Final = "actor_rollout_ref.model"
 
 MATH_SOURCES: Final = ["lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"]
 DAPO_SOURCES: Final = ["math_dapo", "math", "math_dapo_reasoning", "aime*"]
@@ -58,148 +18,15 @@ _TOKENS: Final = 16384
 LOGGERS: Final = ("console", "tensorboard", "wandb", "mlflow", "trackio")
 
 
-def advantage(c: Conversion) -> None:
-    estimator = c.get("algorithm.adv_estimator", "gae")
-    by_deviation = c.get("algorithm.norm_adv_by_std_in_grpo", default=True)
-    gamma, decay = c.number("algorithm.gamma", 1.0), c.number("algorithm.lam", 1.0)
-    if estimator == "gae":
-        c.put("algorithm.advantage", "gae")
-        c.put("algorithm.gamma", gamma)
-        c.put("algorithm.lambda", decay)
-    elif estimator in {"grpo", "grpo_vectorized"} and not by_deviation:
-        c.put("algorithm.advantage", "dr_grpo")
-    elif estimator in ADVANTAGES:
-        c.put("algorithm.advantage", ADVANTAGES[estimator])
-        if estimator == "reinforce_plus_plus":
-            c.put("algorithm.gamma", gamma)
-    else:
-        c.require("algorithm.advantage", f"verl's estimator {estimator} is not one of RLJob's")
-
-
-def loss(c: Conversion) -> None:
-    mode = c.get(f"{_ACTOR}.policy_loss.loss_mode", "vanilla")
-    both = c.number(f"{_ACTOR}.clip_ratio", 0.2)
-    low, high = c.number(f"{_ACTOR}.clip_ratio_low", 0.2), c.number(f"{_ACTOR}.clip_ratio_high", 0.2)
-    bound = c.number(f"{_ACTOR}.clip_ratio_c", 3.0)
-    if both not in {low, high}:
-        c.leave(f"{_ACTOR}.clip_ratio", "verl reads clip_ratio_low and clip_ratio_high in its place")
-    if mode == "vanilla":
-        _vanilla(c, low, high, bound)
-    elif mode in LOSSES:
-        c.put("algorithm.loss", LOSSES[mode])
-        _settings_of(c, mode, low, high)
-    else:
-        c.require("algorithm.loss", f"verl's loss {mode} is not one of RLJob's")
-    _aggregation(c, mode)
-
-
-def _vanilla(c: Conversion, low: float, high: float, bound: float) -> None:
-    """verl's loss is the dual clip; its two bounds may differ, and those of RLJob's dual_clip may not."""
-    if low == high:
-        c.put("algorithm.loss", "dual_clip", "verl's loss vanilla")
-        c.put("algorithm.clipRatio", low)
-        c.put("algorithm.clipRatioC", bound)
-        return
-    c.put("algorithm.loss", "decoupled_clip", f"verl also bounds the loss of bad tokens with a ratio above {bound}")
-    c.put("algorithm.clipRatioLow", low)
-    c.put("algorithm.clipRatioHigh", high)
-
-
-def _settings_of(c: Conversion, mode: str, low: float, high: float) -> None:
-    policy = f"{_ACTOR}.policy_loss"
-    if mode in {"gspo", "geo_mean", "cispo", "clip_cov", "dppo_tv", "dppo_kl"}:
-        c.put("algorithm.clipRatioLow", min(low, 1.0), "1 is no lower bound" if low > 1 else "")
-        c.put("algorithm.clipRatioHigh", high)
-    by_loss = {
-        "sapo": {"tauPos": (f"{_ACTOR}.tau_pos", 1.0), "tauNeg": (f"{_ACTOR}.tau_neg", 1.05)},
-        "clip_cov": {
-            "clipCovRatio": (f"{policy}.clip_cov_ratio", 0.0002),
-            "clipCovLb": (f"{policy}.clip_cov_lb", 1.0),
-            "clipCovUb": (f"{policy}.clip_cov_ub", 5.0),
-        },
-        "kl_cov": {
-            "klCovRatio": (f"{policy}.kl_cov_ratio", 0.0002),
-            "ppoKlCoef": (f"{policy}.ppo_kl_coef", 0.1),
-        },
-    }
-    for name, (key, default) in by_loss.get(mode, {}).items():
-        c.put(f"algorithm.{name}", c.number(key, default))
-
-
-def _aggregation(c: Conversion, mode: str) -> None:
-    for name in ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef"):
-        c.get(f"{_ACTOR}.policy_loss.{name}")
-    c.get(f"{_ACTOR}.tau_pos")
-    c.get(f"{_ACTOR}.tau_neg")
-    key = f"{_ACTOR}.loss_agg_mode"
-    asked = c.get(key, "token-mean")
-    if mode in BY_SEQUENCE:
-        c.put("algorithm.aggregation", "sequence_mean")
-    elif asked in AGGREGATIONS:
-        note = "verl does not divide by the number of responses" if asked == "seq-mean-token-sum-norm" else ""
-        c.put("algorithm.aggregation", AGGREGATIONS[asked], note)
-    else:
-        c.leave(key, "choose one of token_mean, sequence_mean and dr_grpo in algorithm.aggregation")
-
-
-def kl(c: Conversion) -> None:
-    in_loss = c.get(f"{_ACTOR}.use_kl_loss", default=False)
-    in_reward = c.get("algorithm.use_kl_in_reward", default=False)
-    loss_coefficient = c.number(f"{_ACTOR}.kl_loss_coef", 0.001)
-    loss_type = c.get(f"{_ACTOR}.kl_loss_type", "low_var_kl")
-    penalty, coefficient = c.get("algorithm.kl_penalty", "kl"), c.number("algorithm.kl_ctrl.kl_coef", 0.001)
-    controller = {name: c.get(f"algorithm.kl_ctrl.{name}") for name in ("type", "horizon", "target_kl")}
-    if in_loss and loss_coefficient > 0:
-        _penalty(c, "loss", loss_coefficient, f"{_ACTOR}.kl_loss_type", loss_type)
-        if in_reward:
-            c.leave("algorithm.use_kl_in_reward", "the penalty has one place, and is in the loss")
-    elif in_reward and coefficient > 0:
-        _penalty(c, "reward", coefficient, "algorithm.kl_penalty", penalty)
-        if controller["type"] == "adaptive":
-            c.put("algorithm.kl.controller", "adaptive")
-            c.put("algorithm.kl.target", controller["target_kl"] or 0.1)
-            c.put("algorithm.kl.horizon", controller["horizon"] or 10_000)
-    else:
-        c.put("algorithm.kl.placement", "none")
-
-
-def _penalty(c: Conversion, placement: str, coefficient: float, key: str, kind: str) -> None:
-    estimator = ESTIMATORS.get(kind.removesuffix("+"))
-    c.put("algorithm.kl.placement", placement)
-    c.put("algorithm.kl.coefficient", coefficient)
-    if estimator is None:
-        c.leave(key, "choose one of k1, k2 and k3 in algorithm.kl.estimator")
-        return
-    straight = "verl's gradient is that of k2" if kind.endswith("+") and estimator != "k2" else ""
-    c.put("algorithm.kl.estimator", estimator, straight)
-    if estimator == "k3":
-        c.put("algorithm.kl.clip", K3_BOUND, "verl's bound of k3")
-
-
-def groups(c: Conversion) -> None:
-    prefix = "algorithm.filter_groups"
-    rounds = c.number(f"{prefix}.max_num_gen_batches", 0)
-    enabled = c.get(f"{prefix}.enable", default=False)
-    c.put("algorithm.dynamicSampling.enabled", enabled)
-    if enabled:
-        endless = "" if rounds else "verl's 0 has no bound"
-        c.put("algorithm.dynamicSampling.maxRounds", rounds or 100, endless)
-    if c.get(f"{prefix}.metric") == "acc" and enabled:
-        half = 0.5 / c.number(f"{_ROLLOUT}.n", 1)
-        note = "verl's acc: of a group's responses some are right and some wrong; here rewards of 1 and 0"
-        c.put("algorithm.dynamicSampling.minAccuracy", half, note)
-        c.put("algorithm.dynamicSampling.maxAccuracy", 1 - half)
-
-
 def batches(c: Conversion) -> None:
     """Minibatches in prompts, as verl counts them, and micro-batches in tokens."""
     prompts = c.number("data.train_batch_size", 1024)
-    mini = c.number(f"{_ACTOR}.ppo_mini_batch_size", 256)
+    mini = c.number(f"{ACTOR}.ppo_mini_batch_size", 256)
     if mini < prompts:
         c.put("actor.miniBatchSize", mini)
     longest = c.number("data.max_prompt_length", 512) + c.number("data.max_response_length", 512)
-    dynamic = c.get(f"{_ACTOR}.use_dynamic_bsz", default=False)
-    tokens = c.number(f"{_ACTOR}.ppo_max_token_len_per_gpu", _TOKENS) if dynamic else _TOKENS
+    dynamic = c.get(f"{ACTOR}.use_dynamic_bsz", default=False)
+    tokens = c.number(f"{ACTOR}.ppo_max_token_len_per_gpu", _TOKENS) if dynamic else _TOKENS
     c.put("actor.tokensPerMicroBatch", max(tokens, longest))
 
 
@@ -216,8 +43,8 @@ def prompts(c: Conversion) -> None:
 
 
 def schedule(c: Conversion) -> None:
-    _schedule(c, f"{_ACTOR}.optim", "actor")
-    betas = c.get(f"{_ACTOR}.optim.betas", [0.9, 0.999])
+    _schedule(c, f"{ACTOR}.optim", "actor")
+    betas = c.get(f"{ACTOR}.optim.betas", [0.9, 0.999])
     c.put("actor.beta1", betas[0])
     c.put("actor.beta2", betas[1])
 
@@ -244,12 +71,12 @@ def _schedule(c: Conversion, optim: str, model: str) -> None:
 
 
 def memory(c: Conversion) -> None:
-    if not c.get(f"{_MODEL}.enable_gradient_checkpointing", default=True):
+    if not c.get(f"{MODEL}.enable_gradient_checkpointing", default=True):
         c.put("actor.recompute", "none")
-    elif c.get(f"{_MODEL}.enable_activation_offload", default=False):
+    elif c.get(f"{MODEL}.enable_activation_offload", default=False):
         c.put("actor.recompute", "offload")
-    parameters = c.get(f"{_ACTOR}.fsdp_config.param_offload", default=False)
-    optimizer = c.get(f"{_ACTOR}.fsdp_config.optimizer_offload", default=False)
+    parameters = c.get(f"{ACTOR}.fsdp_config.param_offload", default=False)
+    optimizer = c.get(f"{ACTOR}.fsdp_config.optimizer_offload", default=False)
     offload = {(True, True): "all", (True, False): "parameters", (False, True): "optimizer"}.get(
         (parameters, optimizer)
     )
@@ -259,15 +86,15 @@ def memory(c: Conversion) -> None:
 
 
 def engine(c: Conversion) -> None:
-    name = c.get(f"{_ROLLOUT}.name", "vllm")
+    name = c.get(f"{ROLLOUT}.name", "vllm")
     if name in {"vllm", "hf"}:
         c.put("rollout.engine", name)
     else:
-        c.leave(f"{_ROLLOUT}.name", f"{name} is no engine of RLJob, which takes vllm")
-    arguments = c.below(f"{_ROLLOUT}.engine_kwargs.vllm") | {
+        c.leave(f"{ROLLOUT}.name", f"{name} is no engine of RLJob, which takes vllm")
+    arguments = c.below(f"{ROLLOUT}.engine_kwargs.vllm") | {
         name: value
         for name in ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")
-        if (value := c.get(f"{_ROLLOUT}.{name}")) is not None
+        if (value := c.get(f"{ROLLOUT}.{name}")) is not None
     }
     if arguments and name == "vllm":
         c.put("rollout.engineArguments", arguments)
@@ -275,7 +102,7 @@ def engine(c: Conversion) -> None:
 
 def turns(c: Conversion) -> None:
     """verl's tools and interactions are classes of its own, which the reader writes as an environment."""
-    prefix = f"{_ROLLOUT}.multi_turn"
+    prefix = f"{ROLLOUT}.multi_turn"
     enabled, most = c.get(f"{prefix}.enable", default=False), c.number(f"{prefix}.max_assistant_turns")
     if not enabled:
         return
@@ -290,7 +117,7 @@ def turns(c: Conversion) -> None:
 
 
 def validation(c: Conversion) -> None:
-    kwargs = f"{_ROLLOUT}.val_kwargs"
+    kwargs = f"{ROLLOUT}.val_kwargs"
     sampled = c.get(f"{kwargs}.do_sample", default=False)
     temperature, top_p = c.number(f"{kwargs}.temperature", 0), c.number(f"{kwargs}.top_p", 1.0)
     c.put("rollout.validation.samplesPerPrompt", c.number(f"{kwargs}.n", 1))
@@ -381,8 +208,8 @@ def critic(c: Conversion) -> None:
 
 
 def adapter(c: Conversion) -> None:
-    rank, path = c.number(f"{_MODEL}.lora_rank", 0), c.get(f"{_MODEL}.lora_adapter_path")
-    alpha, modules = c.number(f"{_MODEL}.lora_alpha", 16), c.get(f"{_MODEL}.target_modules", "all-linear")
+    rank, path = c.number(f"{MODEL}.lora_rank", 0), c.get(f"{MODEL}.lora_adapter_path")
+    alpha, modules = c.number(f"{MODEL}.lora_alpha", 16), c.get(f"{MODEL}.target_modules", "all-linear")
     if path:
         c.put("model.lora.path", path, "the adapter says rank, alpha and modules")
     elif rank:
@@ -392,40 +219,8 @@ def adapter(c: Conversion) -> None:
             c.put("model.lora.targetModules", modules if isinstance(modules, list) else [modules])
 
 
-def correction(c: Conversion) -> None:
-    """verl's bounds are numbers or "low_high"; RLJob's are text. The last three settings may be lists with commas."""
-    prefix, field = "algorithm.rollout_correction", "algorithm.rolloutCorrection"
-    weighting, bypass = c.get(f"{prefix}.rollout_is"), c.get(f"{prefix}.bypass_mode", default=False)
-    bound = c.get(f"{prefix}.rollout_is_threshold", 2.0)
-    normalize = c.get(f"{prefix}.rollout_is_batch_normalize", default=False)
-    rejecting = _listed(c.get(f"{prefix}.rollout_rs", ""))
-    bounds = _listed(c.get(f"{prefix}.rollout_rs_threshold", ""))
-    kind = c.get(f"{prefix}.loss_type", "ppo_clip")
-    if bypass:
-        c.put(f"{field}.bypassMode", value=True)
-        c.put(f"{field}.lossType", kind)
-        if kind == "reinforce":
-            c.put("algorithm.loss", "gpg", "verl's loss_type reinforce")
-            for name in ("clipRatio", "clipRatioC", "clipRatioLow", "clipRatioHigh"):
-                c.fields.pop(f"algorithm.{name}", None)
-    if weighting and bypass and kind == "ppo_clip":
-        c.leave(f"{prefix}.rollout_is", "with bypassMode, the ratio of ppo_clip corrects by itself")
-    elif weighting:
-        c.put(f"{field}.rolloutIs", weighting)
-        c.put(f"{field}.rolloutIsThreshold", str(bound))
-        c.put(f"{field}.rolloutIsBatchNormalize", normalize or None)
-    if rejecting:
-        c.put(f"{field}.rolloutRs", rejecting)
-        c.put(f"{field}.rolloutRsThreshold", bounds)
-
-
-def _listed(value: Any) -> list[str]:
-    values = value if isinstance(value, list) else str(value).split(",")
-    return [text for each in values if (text := str(each).strip())]
-
-
 RULES: Final[tuple[Callable[[Conversion], None], ...]] = (
-    advantage, loss, kl, groups, batches, prompts, schedule, memory, engine, turns, validation, rewards, run, critic,
+    *OBJECTIVE, batches, prompts, schedule, memory, engine, turns, validation, rewards, run, critic,
     adapter, correction,
 )  # fmt: skip
 """In the order of their fields."""

@@ -1,6 +1,7 @@
 """verl's settings and their fields: one row each. Names and defaults are those of verl 0.9's ppo_trainer.yaml.
 
-Fields that depend on several settings are in `verl_rules`.
+Fields that depend on several settings are in `verl_rules`. What decides speed alone has no default here: the memory
+plan chooses it.
 """
 
 from typing import Any, Final
@@ -38,10 +39,10 @@ ROWS: Final = (
     Row(
         f"{_ROLLOUT}.gpu_memory_utilization",
         "rollout.gpuMemoryUtilization",
-        0.5,
+        None,
         note="a part of the whole GPU, as in verl; `rljob plan` says whether weights and gradients fit beside it",
     ),
-    Row(f"{_ROLLOUT}.max_num_seqs", "rollout.maxNumSeqs", 256),
+    Row(f"{_ROLLOUT}.max_num_seqs", "rollout.maxNumSeqs", None),
     Row(
         f"{_ROLLOUT}.over_sample_rate",
         "algorithm.dynamicSampling.oversample",

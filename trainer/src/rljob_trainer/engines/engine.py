@@ -55,6 +55,7 @@ class EngineSettings:
     tensor_parallel_size: GPUs that one engine spreads over (vllm).
     engines_per_gpu: engines that share a GPU, or the cores of a rank on a CPU.
     enforce_eager: no CUDA graphs, no compilation (vllm).
+    place: among the job's engines, from 0.
     seed: of an engine that does not sample by each request's seeds (vllm on cuda); different for each engine of a job,
         or engines would draw the same noise.
     arguments: spec.rollout.engineArguments (vllm).
@@ -74,6 +75,7 @@ class EngineSettings:
     engines_per_gpu: int = 1
     gpu_memory_utilization: float = 0.5
     enforce_eager: bool = False
+    place: int = 0
     seed: int = 0
     trust_remote_code: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)

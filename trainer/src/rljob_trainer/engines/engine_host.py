@@ -12,7 +12,7 @@ from rljob_trainer.compute.compiled import keep_compiled
 from rljob_trainer.engines.calls import Delivery, Receiver, Subscriber
 from rljob_trainer.engines.engine import Completion, EngineSettings, Request, RolloutEngine
 from rljob_trainer.engines.engine_loop import EngineLoop
-from rljob_trainer.engines.registry import ENGINES, create_engine
+from rljob_trainer.engines.registry import ENGINES, create_engine, measures_memory
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
@@ -35,18 +35,23 @@ class EngineProcess:
 
     # ------------------------------------------------------------------ the driver
 
-    def start(self, gpus: Sequence[str], place: int, *_before: None) -> None:
+    def start(self, gpus: Sequence[str], place: int, beside: bool, *_before: bool) -> bool:
         """Build the engine (seconds to minutes), if there is none. Raises JobError with the remedy if it cannot run.
 
         gpus: all that it may see, as CUDA_VISIBLE_DEVICES names them. place: among the job's engines, from 0.
-        _before: starts that this one waits for.
+        beside: others take memory of its GPUs meanwhile; an engine that has to measure it is not built then.
+        _before: starts that this one waits for. Returns whether the engine runs.
         """
         if self._loop.engine is not None:
-            return
+            return True
         if gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        settings = replace(self._settings, seed=self._settings.seed + place)
-        self._loop.start(lambda: create_engine(settings))
+        settings = replace(self._settings, seed=self._settings.seed + place, place=place)
+        if beside and measures_memory(settings):
+            return False
+        with traced("start/build"):
+            self._loop.start(lambda: create_engine(settings))
+        return True
 
     def rest(self) -> bool:
         """Sleep, for a driver that has taken the engine over; False if no engine was started."""
@@ -176,7 +181,7 @@ class EngineHost(Host):
     ) -> EngineProcess:  # fmt: skip
         """Imports what the engine needs, while others still read data and weights."""
         keep_compiled(compiled)
-        with suppress(JobError):  # vLLM is missing: start says so
+        with traced("start/imports"), suppress(JobError):  # vLLM is missing: start says so
             ENGINES[settings.kind].factory(settings.device)
         if settings.device == "cpu":
             import torch

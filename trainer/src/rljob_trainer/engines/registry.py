@@ -19,6 +19,7 @@ class EngineKind:
     preflight: raises JobError, with the remedy, if a library is missing; imports none.
     probe: one token from the prompt, one from its cache and in a KV block of its own. Every step pays for the probe.
     argument_errors: an error for each of `spec.rollout.engineArguments` that it does not take.
+    measures: whether an engine of these settings, as it starts, measures the memory that others leave on its GPU.
     reads_saved_names: whether it takes weights as a checkpoint names them; else as transformers' modules do.
     """
 
@@ -26,6 +27,7 @@ class EngineKind:
     preflight: Callable[[], None]
     probe: ProbeSize
     argument_errors: Callable[[Mapping[str, Any]], Iterator[JobError]]
+    measures: Callable[[EngineSettings], bool]
     reads_saved_names: bool
 
 
@@ -60,6 +62,12 @@ def _vllm_arguments(arguments: Mapping[str, Any]) -> Iterator[JobError]:
     yield from argument_errors(arguments)
 
 
+def _vllm_measures(settings: EngineSettings) -> bool:
+    from rljob_trainer.engines.vllm.start import measures
+
+    return measures(settings)
+
+
 def _find_vllm() -> None:
     if find_spec("vllm") is None:
         raise _vllm_missing("No module named 'vllm'")
@@ -79,6 +87,7 @@ ENGINES: Mapping[str, EngineKind] = {
         preflight=lambda: None,
         probe=ProbeSize(length=24, tokens=2),
         argument_errors=_no_arguments,
+        measures=lambda _: False,
         reads_saved_names=False,
     ),
     "vllm": EngineKind(
@@ -86,6 +95,7 @@ ENGINES: Mapping[str, EngineKind] = {
         preflight=_find_vllm,
         probe=ProbeSize(length=96, tokens=2),  # 3 KV blocks of 32 tokens on a CPU, 6 of 16 on a GPU
         argument_errors=_vllm_arguments,
+        measures=_vllm_measures,
         reads_saved_names=True,
     ),
 }
@@ -102,6 +112,11 @@ def argument_errors(engine: str, arguments: Mapping[str, Any], *, supervised: bo
         )
     elif not supervised:
         yield from ENGINES[engine].argument_errors(arguments)
+
+
+def measures_memory(settings: EngineSettings) -> bool:
+    """Whether that engine must start while nothing else on its GPU takes or frees memory."""
+    return ENGINES[settings.kind].measures(settings)
 
 
 def create_engine(settings: EngineSettings) -> RolloutEngine:

@@ -28,6 +28,7 @@ from rljob_trainer.types import Floats, Ids, Trajectory
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, UPDATE_SECONDS, WorkerContext
 from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.placement import options
+from rljob_trainer.workers.trace import traced
 from rljob_trainer.workers.waiting import cause_among, wait_for_all, wait_together
 from rljob_trainer.workers.worker import Answer, Pending, Worker, arriving
 
@@ -63,7 +64,8 @@ class RankHost(Host):
 
     def create(self, spec: ResolvedSpec, settings: RankSettings, compiled: str | None) -> "Rank":
         keep_compiled(compiled)
-        from rljob_trainer.rank.rank import Rank
+        with traced("start/imports"):
+            from rljob_trainer.rank.rank import Rank
 
         return Rank(spec, settings)
 

@@ -17,7 +17,8 @@ log = structlog.get_logger()
 class EngineClient:
     """All rollout engines, each with a place: a number, and with it GPUs. `ready` waits for those that start.
 
-    Engines of one GPU start one after the other: each measures the memory that the others leave.
+    Engines start beside the ranks and beside each other, but for those that measure the memory of their GPU: these
+    start one after the other, once the ranks have loaded.
 
     spare: a process that has imported what an engine needs, for the place of the next one that is lost on its node.
     """
@@ -39,29 +40,33 @@ class EngineClient:
         self.workers = [living.get(signature) or self._fill(place) for place, signature in enumerate(self._places)]
         self._adopted = set(adopted)
         self._running: set[str] = set()
-        self._started: dict[str, Answer[None]] = {}
+        self._started: dict[str, Answer[bool]] = {}
         self.replaced = 0
 
     @property
     def running(self) -> bool:
         return len(self._running) == len(self.workers)
 
-    def start(self) -> None:
-        """Let those that do not run yet build their engines (seconds to minutes), without waiting for them."""
+    def start(self, *, beside: bool = False) -> None:
+        """Let those that do not run yet build their engines (seconds to minutes), without waiting for them.
+
+        beside: while the ranks take memory; engines that have to measure it are left to `ready`.
+        """
         begun = self._running | self._started.keys()
         missing = [index for index, worker in enumerate(self.workers) if worker.name not in begun]
         if not missing:
             return
-        self._ranks.give_back_memory()
+        if not beside:
+            self._ranks.give_back_memory()
         gpus = self._ranks.visible_gpus()
         for index in missing:
             share = [gpu for rank in self._ranks_of[index] if (gpu := gpus[rank])]
-            worker, before = self.workers[index], self._before(index) if share else None
+            worker, before = self.workers[index], self._before(index) if share and not beside else None
             self._started[worker.name] = worker.call(
-                EngineProcess.start, share, index, *map(arriving, [before] if before else ())
+                EngineProcess.start, share, index, beside, *map(arriving, [before] if before else ())
             )
 
-    def _before(self, index: int) -> Answer[None] | None:
+    def _before(self, index: int) -> Answer[bool] | None:
         """The start of the engine that starts before this one on the same GPU."""
         beside = [i for i in range(index) if self._ranks_of[i] == self._ranks_of[index]]
         starting = [self._started[name] for i in beside if (name := self.workers[i].name) in self._started]
@@ -69,20 +74,28 @@ class EngineClient:
 
     def ready(self) -> None:
         """Wait until all engines run. One that cannot start is ended: its process could not try again."""
+        self._wait()
         self.start()
+        self._wait()
+
+    def _wait(self) -> None:
+        """For those that were asked to start. One that started beside the ranks may have to be asked again."""
         while self._started:
             name, started = next(iter(self._started.items()))
             try:
-                wait_for(started, START_SECONDS, f"{name} to start", self._context.heartbeats.check)
+                runs = wait_for(started, START_SECONDS, f"{name} to start", self._context.heartbeats.check)
             except Exception:
                 if has_raised(started):
                     self._context.roster.end(next(worker for worker in self.workers if worker.name == name))
                 self._started.clear()  # those behind it on its GPU were not called: ask all again
                 raise
-            settings = self._settings
-            log.info("engine_started", name=name, engine=settings.kind, device=settings.device, dtype=settings.dtype)
-            self._running.add(name)
             del self._started[name]
+            if runs:
+                settings = self._settings
+                log.info(
+                    "engine_started", name=name, engine=settings.kind, device=settings.device, dtype=settings.dtype
+                )
+                self._running.add(name)
 
     def settle(self) -> None:
         """Wait until engines that were taken over have finished what they generate, and sleep.

@@ -84,15 +84,17 @@ class Rollouts:
         self._attached: object = None
         self._begun: _Begun | None = None
 
-    def settle(self) -> bool:
-        """Wait until the reward code is loaded and engines that were taken over sleep.
+    def settle(self, *, generates_first: bool) -> bool:
+        """Wait until the reward code is loaded and engines that were taken over sleep; let the others start.
 
+        generates_first: ranks load, and engines then generate before ranks train: both may take memory of a GPU at
+        once. If ranks train first, or replay updates, engines of their GPUs start when they are needed.
         Returns whether the journal holds episodes.
         """
         made = self._repair.run(self._host.ready).made
         self._repair.run(self._engines.settle)
-        if not self._shares_memory:
-            self._engines.start()  # while ranks replay updates, for example
+        if not self._shares_memory or (generates_first and not made):
+            self._engines.start(beside=True)
         return made > 0
 
     # ------------------------------------------------------------------ groups

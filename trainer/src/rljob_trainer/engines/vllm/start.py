@@ -50,6 +50,11 @@ def with_room_used(settings: EngineSettings) -> EngineSettings:
     return replace(settings, max_num_seqs=found, more_if_room=False)
 
 
+def measures(settings: EngineSettings) -> bool:
+    """Whether vLLM measures what its share of a GPU leaves for the KV cache. It fails if others free some meanwhile."""
+    return settings.device == "cuda" and _kv_cache_bytes(with_room_used(settings)) is None
+
+
 def _kv_cache_bytes(settings: EngineSettings) -> int | None:
     """Of a GPU; None: vLLM measures what its share leaves."""
     if settings.keeps_contexts or not all_attention(_text_config(settings)):
@@ -82,6 +87,7 @@ def start(settings: EngineSettings) -> Any:
         raise JobError("an engine on CPUs is one process: set it to 1", field="spec.rollout.tensorParallelSize")
     from vllm import EngineArgs, LLMEngine
 
+    _own_cache(settings.place)
     arguments: dict[str, Any] = {
         "model": settings.model_dir,
         "load_format": "dummy",
@@ -126,6 +132,17 @@ def start(settings: EngineSettings) -> Any:
         if "memory" not in str(error):
             raise
         raise _too_little(error, settings) from error
+
+
+def _own_cache(place: int) -> None:
+    """Let each engine but the first compile into a folder of its own: vLLM reads the files of a cache while another
+    process may be writing them.
+    """
+    if place:
+        from vllm import envs
+
+        root = os.environ.setdefault("VLLM_CACHE_ROOT", envs.VLLM_CACHE_ROOT)
+        os.environ["VLLM_CACHE_ROOT"] = os.path.join(root, f"engine-{place}")  # noqa: PTH118  as vLLM writes it
 
 
 def _lora_rank(adapter: ResolvedLora) -> int:
