@@ -326,6 +326,13 @@ def test_ppo_gets_the_settings_of_its_critic() -> None:
         "warmupSteps": 5,
     }
     assert "critic.shuffle" in conversion_of(first, [*others, "critic.shuffle=true"]).left
+    adapted = conversion_of(first, [*others, "critic.model.lora_rank=8"])
+    assert spec(adapted)["critic"]["lora"] == {"rank": 8}
+    assert "critic.model.lora_alpha" not in adapted.left, "the source does not set it"
+    assert (
+        "critic.model.lora_alpha"
+        in conversion_of(first, [*others, "critic.model.lora_rank=8", "critic.model.lora_alpha=16"]).left
+    )
     assert "critic" not in spec(conversion_of(GRPO[0], [*GRPO[1:], "critic.optim.lr=3"]))
 
 
