@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from rljob_api.v1alpha1 import RLJobSpec
+from rljob_api.v1alpha1 import Data, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
+from rljob_trainer.data.prompts import PromptDataset, load_prompts
 from rljob_trainer.data.stream import SupervisedStream
 from rljob_trainer.data.supervised import load_supervised
 from rljob_trainer.data.tokenizer import build_tokenizer
@@ -58,6 +59,26 @@ def test_any_changed_answer_changes_the_fingerprint(tmp_path: Path):
     row = {"prompt": ASK, "chosen": "a", "rejected": "b"}
     changed = [row, row | {"chosen": "c"}, row | {"rejected": "c"}, {**row, "chosen": "b", "rejected": "a"}]
     assert len({pairs(tmp_path, each).fingerprint for each in changed}) == 4
+
+
+def test_a_prompt_comes_with_its_row_s_response_if_samples_are_compared_with_it(tmp_path: Path):
+    tokenizer = build_tokenizer(TokenizerSpec(), ["abcd"])
+    row = {"data_source": "s", "prompt": ASK, "response": "cba"}
+
+    def load(*rows: dict[str, Any], responses: bool = True) -> PromptDataset:
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = Data.model_validate({"train": ["rows.jsonl"], "maxPromptTokens": 8, "maxResponseTokens": 4})
+        return load_prompts(data, tokenizer, tmp_path, responses=responses)
+
+    (plain,), (task,) = load(row, responses=False).all(0), load(row, row | {"response": "abcda"}).all(0)
+    assert plain.response is None
+    assert task.token_ids.tolist() == plain.token_ids.tolist()
+    assert task.response is not None
+    assert tokenizer.decode(task.response) == f"cba{tokenizer.eos_token}"
+    with pytest.raises(DataError, match="column 'response' is None; preset spin needs text"):
+        load(row, row | {"response": None})
+    with pytest.raises(DataError, match="no column 'response'"):
+        load({name: row[name] for name in ("data_source", "prompt")})
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,4 @@ def test_what_cannot_be_evaluated_is_an_error(learned: tuple[Path, Path]) -> Non
     plays = rljob("eval", model, job, "--set", "environment.path=game.py")
     assert "spec.environment: eval samples one answer a prompt" in plays.stderr
     assert "remove --step" in rljob("eval", model, job, "--step", 3).stderr
+    assert "remove --base" in rljob("eval", model, job, "--base", model).stderr

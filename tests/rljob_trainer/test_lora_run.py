@@ -31,6 +31,10 @@ def test_a_run_trains_an_adapter_resumes_it_and_exports_it(tmp_path: Path):
         write_base(base, TINY, TINY["model"]["fromScratch"], seed=1)
         ended = place.rljob("run", job, "--dir", run, "--set", "training.steps=6")
         assert (ended.code, "not those of the model that was adapted" in ended.out) == (65, True), ended.out
+        ended = place.rljob("eval", run, job)
+        assert (ended.code, "with --base" in ended.out) == (65, True), ended.out
+        ended = place.rljob("eval", run, job, "--base", moved)
+        assert (ended.code, "mean@1" in ended.out) == (0, True), ended.out
     assert exit_record(run, 2)["code"] == 0
     lines = trained(run)
     assert all(line["sync/probe_mean"] < 1e-3 < line["sync/probe_moved"] for line in lines[1:])

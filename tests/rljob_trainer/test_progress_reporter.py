@@ -17,7 +17,7 @@ def read(volume: Volume) -> Progress:
 def test_the_file_tells_step_share_rewards_and_end(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     with ProgressReporter(volume) as progress:
-        progress.begin(step=0, total_steps=60, sft_steps=20)
+        progress.begin(step=0, total_steps=60, supervised_steps=20)
         progress.phase("rollout")
         line = {
             "step": 30, "stage": "rl", "time": 0.0, names.TIME_STEP: 2.0, names.REWARD_MEAN: 0.5,
@@ -47,7 +47,7 @@ def test_the_validation_before_the_first_rl_step_counts_too(tmp_path: Path) -> N
 def test_the_end_is_unknown_while_no_rl_step_has_been_measured(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     with ProgressReporter(volume) as progress:
-        progress.begin(step=0, total_steps=60, sft_steps=20)
+        progress.begin(step=0, total_steps=60, supervised_steps=20)
         progress.step_done({"step": 1, "stage": "sft", names.TIME_STEP: 0.1})
 
     assert read(volume).stage == "sft"

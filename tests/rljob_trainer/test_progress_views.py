@@ -60,7 +60,7 @@ def test_the_plain_view_shows_news_in_order_and_a_summary(run: RunInfo, tmp_path
     view.start()
     with ProgressReporter(volume) as progress, begin_attempt(volume, 1) as writer:
         progress.phase("loading model")
-        progress.begin(step=0, total_steps=4, sft_steps=2)
+        progress.begin(step=0, total_steps=4, supervised_steps=2)
         progress.close()
         view.poll()
         view.note("agent: http://127.0.0.1:8900")

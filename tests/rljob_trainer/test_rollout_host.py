@@ -138,6 +138,26 @@ def test_a_greedy_answer_is_scored_journaled_and_found_again_as_the_baseline(hos
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["the same host", "another host"])
+def test_the_response_of_a_row_is_the_best_of_its_group_and_not_journaled(hosts, volume, lost):
+    tasks = [replace(task, response=np.array([8, 9, 1], np.int32)) for task in ORDER.tasks]
+    order, host = order_of(tasks=tasks), hosts()
+    attach(host)
+    groups = collected(host, order)
+    assert len(Journal(volume, 1, 0)) == 6
+    made: Any = groups[0].bundle
+    given = made[groups[0].index].episodes[-1]
+    assert (given.sample, given.reward, given.trajectories[0].turns) == (2, 1.0, ())
+    assert given.trajectories[0].token_ids[given.trajectories[0].in_loss].tolist() == [8, 9, 1]
+    assert (groups[0].summary.sampled, groups[0].summary.made, groups[0].summary.oldest_version) == (2, 2, 7)
+    if lost:
+        host = hosts()
+    assert digests(host.find(order)) == digests(groups)
+    if lost:
+        other = [replace(task, response=np.array([8, 1], np.int32)) for task in ORDER.tasks]
+        assert not {*digests(hosts().find(order_of(tasks=other)))} & {*digests(groups)}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["the same host", "another host"])
 def test_groups_are_found_again_for_the_same_policy_and_by_no_other(hosts, lost):
     host = hosts()
     attach(host)

@@ -18,7 +18,7 @@ def test_what_a_phase_waits_for_counts_where_it_belongs(tmp_path: Path) -> None:
     """An engine starts inside a validation; a rollout inside the rewards' phase is timed by others."""
     volume = Volume(tmp_path)
     with ProgressReporter(volume) as progress:
-        progress.begin(step=0, total_steps=1, sft_steps=0)
+        progress.begin(step=0, total_steps=1, supervised_steps=0)
         loggers, tokenizer = LoggerSet([], RunInfo("job", "u1", tmp_path)), build_tokenizer(Tokenizer(), ["abc"])
         reporting = Reporting(volume, 1, progress, loggers, tokenizer)
         begin = time.monotonic()

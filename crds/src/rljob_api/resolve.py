@@ -131,8 +131,13 @@ class ResolvedSpec(RLJobSpec):
 
     @property
     def rewarded(self) -> bool:
-        """Whether anything scores responses; only distillation works without."""
+        """Whether anything scores responses; only distillation and spin work without."""
         return bool(self.rewards.functions or self.rewards.models or self.environment is not None)
+
+    @property
+    def pairs_with_rows(self) -> bool:
+        """Whether each sampled response is compared with its row's own (spin)."""
+        return self.algorithm.preset == "spin"
 
     @property
     def kl_in_reward(self) -> bool:

@@ -462,6 +462,12 @@ class Algorithm(ApiModel):
             "loss",
         ),
         Rule(
+            f"self.preset != 'spin' || {_LOSS} == 'dpo' && !{_DYNAMIC}",
+            "preset spin pairs each row's response with a sampled one: remove loss and dynamicSampling.enabled, or"
+            " choose another preset",
+            "preset",
+        ),
+        Rule(
             f"{_ADVANTAGE} != 'distillation' || has(self.teacher)",
             "advantage distillation learns from a teacher: set algorithm.teacher.path, or choose another preset",
             "teacher",

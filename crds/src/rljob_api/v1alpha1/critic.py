@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from rljob_api.v1alpha1.actor import schedule_rules
-from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero, Path
+from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero, Path, Rule
 from rljob_api.v1alpha1.terms import LrSchedule
 
 
@@ -23,6 +23,9 @@ class Critic(ApiModel):
             " value for a token (a token or sequence classifier with one label); otherwise a head that begins as 0 is"
             " put on it. Without it the critic begins as a copy of the policy before the first RL step."
         ),
+    )
+    revision: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
+        None, description="Branch, tag or commit of a hub model."
     )
     learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(1e-5, description="Peak learning rate of AdamW.")
     lr_schedule: LrSchedule = Field(
@@ -73,4 +76,11 @@ class Critic(ApiModel):
         ),
     )
 
-    rules = schedule_rules("critic")
+    rules = (
+        *schedule_rules("critic"),
+        Rule(
+            "!has(self.revision) || has(self.model)",
+            "revision needs model: set critic.model, or remove critic.revision",
+            "revision",
+        ),
+    )

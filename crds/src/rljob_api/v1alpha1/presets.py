@@ -232,6 +232,13 @@ PRESETS: dict[Preset, PresetRow] = {
         loss="sppo",
         aggregation="sequence_mean",
     ),
+    "spin": PresetRow(
+        paper="Chen et al. 2024, Self-Play Fine-Tuning, equation 4.7: https://arxiv.org/abs/2401.01335",
+        use="supervised rows, after supervised fine-tuning on them: each row's response against one of the policy's",
+        advantage="best_worst",
+        loss="dpo",
+        aggregation="sequence_mean",
+    ),
     "distillation": PresetRow(
         paper="Lu et al. 2025, On-Policy Distillation: https://thinkingmachines.ai/blog/on-policy-distillation/;"
         " Agarwal et al. 2023, GKD: https://arxiv.org/abs/2306.13649 for the reverse KL on the student's own samples",

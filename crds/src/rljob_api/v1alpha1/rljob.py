@@ -42,6 +42,8 @@ _RANKS = (
 _LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
 _ADVANTAGE = or_own("advantage", owner="self.algorithm")
 _DISTILS = f"{_ADVANTAGE} == 'distillation'"
+_SPIN = "self.algorithm.preset == 'spin'"
+_UNREWARDED = f"({_DISTILS} || {_SPIN})"
 _REWARDED = "(has(self.environment) || self.rewards.functions.size() + self.rewards.models.size() > 0)"
 _READ_REWARDS = {
     "data.validation": "self.data.validation.size() == 0",
@@ -51,7 +53,7 @@ _READ_REWARDS = {
         "!has(self.algorithm.positiveNllCoefficient) || double(self.algorithm.positiveNllCoefficient) == 0.0"
     ),
 }
-"""Fields that a job without rewards, which only distillation may be, does not read: CEL that is true if unset."""
+"""Fields that a job without rewards (distillation, spin) does not read: CEL that is true if unset."""
 _SFT = f"self.algorithm.preset in {list(OFFLINE)}"
 _PAIRED = f"{or_own('loss', owner='self.algorithm')} in {list(PAIRED)}"
 _MINI_BATCH = "(has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
@@ -139,14 +141,14 @@ class RLJobSpec(ApiModel):
 
     rules = (
         Rule(
-            f"{_SFT} || {_DISTILS} || {_REWARDED}",
+            f"{_SFT} || {_UNREWARDED} || {_REWARDED}",
             "an RL job needs a reward: set rewards.functions, for example [{name: exact, builtin: exact_match}],"
-            " rewards.models, or an environment that returns one; or choose preset distillation",
+            " rewards.models, or an environment that returns one; or choose preset distillation or spin",
             "rewards.functions",
         ),
         *(
             Rule(
-                f"!({_DISTILS}) || {_REWARDED} || {unset}",
+                f"!{_UNREWARDED} || {_REWARDED} || {unset}",
                 f"{field} reads rewards, which this job has not: remove it, or set rewards.functions",
                 field,
             )
@@ -159,7 +161,18 @@ class RLJobSpec(ApiModel):
         ),
         *unread_rules(_SFT),
         Rule(
-            f"{_SFT} || {_ADVANTAGE} in {list(WITHOUT_GROUPS)} || self.rollout.samplesPerPrompt >= 2",
+            f"!({_SPIN}) || !{_REWARDED}",
+            "preset spin compares with the responses of the rows and reads no rewards: remove rewards and environment,"
+            " or choose another preset",
+            "algorithm.preset",
+        ),
+        Rule(
+            f"!({_SPIN}) || self.rollout.samplesPerPrompt == 1",
+            "preset spin pairs one sample with the response of its row: set rollout.samplesPerPrompt to 1",
+            "rollout.samplesPerPrompt",
+        ),
+        Rule(
+            f"{_SFT} || {_SPIN} || {_ADVANTAGE} in {list(WITHOUT_GROUPS)} || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
         ),

@@ -55,7 +55,7 @@ class Progress(ApiModel):
     phase: Annotated[str, Field(max_length=64)] = Field(
         "", description="Current phase of the trainer: rollout, update, sync ..."
     )
-    stage: Annotated[str, Field(max_length=64)] = Field("", description="Stage of the run: sft or rl.")
+    stage: Annotated[str, Field(max_length=64)] = Field("", description="Stage of the run: sft, dpo or rl.")
     reward: Measured | None = Field(None, description="Mean reward of the last RL step.")
     validation_reward: Measured | None = Field(None, description="Mean reward of the last validation.")
     response_tokens: Measured | None = Field(None, description="Mean length of the last step's responses, in tokens.")

@@ -5,7 +5,7 @@ from typing import Literal
 Preset = Literal[
     "grpo", "dapo", "dr_grpo", "rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "gmpo",
     "cispo", "sapo", "clip_cov", "kl_cov", "dppo", "topr", "gpg", "opo", "maxrl", "ppo", "vapo", "online_dpo",
-    "sppo", "distillation",
+    "sppo", "spin", "distillation",
     "sft", "dpo",
 ]  # fmt: skip
 Advantage = Literal[

@@ -55,7 +55,14 @@ from rljob_trainer.preflight.attempt import check_fabric
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rank.client import RankClient
-from rljob_trainer.rank.model_source import ModelFolders, locate_critic, locate_model, locate_teacher, teacher_model
+from rljob_trainer.rank.model_source import (
+    ModelFolders,
+    critic_model,
+    locate_critic,
+    locate_model,
+    locate_teacher,
+    teacher_model,
+)
 from rljob_trainer.rank.supported import check_critic, check_teacher, max_model_len
 from rljob_trainer.rewards.check import check_data_sources
 from rljob_trainer.rollouts.engine_client import EngineClient
@@ -208,7 +215,7 @@ class Wiring:
         now = origin.template_time(root)
         prompts = examples = None
         if with_prompts:
-            dataset = load_prompts(spec.data, tokenizer, self._base_dir, now=now)
+            dataset = load_prompts(spec.data, tokenizer, self._base_dir, now=now, responses=spec.pairs_with_rows)
             check_data_sources(spec.rewards, dataset.data_sources)
             key = spec.data.difficulty
             prompts = TaskStream(
@@ -229,8 +236,8 @@ class Wiring:
 
     def _critic_folder(self) -> Path | None:
         """The critic's own model, if it has one."""
-        critic = self._spec.critic
-        return locate_critic(critic.model, self._base_dir) if critic is not None and critic.model is not None else None
+        model = critic_model(self._spec)
+        return locate_critic(model, self._base_dir) if model is not None else None
 
     def _teacher_folder(self) -> Path | None:
         model = teacher_model(self._spec)

@@ -13,6 +13,9 @@ def eval(
     ],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file with one RLJob.")],
     step: Annotated[int | None, typer.Option(help="Checkpoint of the run; the default is the newest.")] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="The model that a LoRA run adapts, if it has moved since the run.")
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="Samples a prompt, in place of rollout.validation.samplesPerPrompt.")
     ] = None,
@@ -41,13 +44,17 @@ def eval(
     from rljob_trainer.errors import DataError
     from rljob_trainer.evaluation.evaluate import evaluate
     from rljob_trainer.evaluation.passing import table
+    from rljob_trainer.evaluation.weights import Source
 
     more = [f"rollout.validation.samplesPerPrompt={samples}"] if samples else []
     spec = resolve(load_rljob(file, [*(overrides or ()), *more]).spec)
     disable_progress_bar()
     base_dir = file.resolve().parent
     with redirect_stdout(sys.stderr):  # what engines and data print is not the result
-        found = evaluate(spec, base_dir, source, step, k, passing, lambda line: typer.echo(printable(line), err=True))
+        found = evaluate(
+            spec, base_dir, Source(source, step, base), k, passing,
+            lambda line: typer.echo(printable(line), err=True),
+        )  # fmt: skip
     if output is not None:
         try:
             output.write_text("".join(json.dumps(each, default=str) + "\n" for each in found.samples), "utf-8")

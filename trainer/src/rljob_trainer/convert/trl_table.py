@@ -52,7 +52,11 @@ ROWS: Final = (
 """Settings that are one field each."""
 
 ONLY: Final = (
-    Only("optim", ("adamw_torch", "adamw_torch_fused"), "the optimizer is AdamW"),
+    Only(
+        "optim",
+        ("adamw_torch", "adamw_torch_fused"),
+        "the optimizer is AdamW in float32: see actor.optimizer, fsdp.offload",
+    ),
     Only("optim_args", (), "the optimizer is AdamW"),
     Only("adam_epsilon", (1e-8,), "AdamW's epsilon is 1e-8"),
     Only("lr_scheduler_kwargs", ({},), "set actor.lrSchedule"),

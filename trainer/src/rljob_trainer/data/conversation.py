@@ -2,14 +2,22 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rljob_trainer.data.chat import ChatFormat
 from rljob_trainer.data.rows import BadRow, is_text
 from rljob_trainer.types import Message
 
-__all__ = ["ChatFormat", "Conversation", "read_answer", "read_messages", "read_prompt", "read_supervised"]
+__all__ = [
+    "ChatFormat",
+    "Conversation",
+    "read_answer",
+    "read_answered",
+    "read_messages",
+    "read_prompt",
+    "read_supervised",
+]
 
 Messages = Sequence[Message]
 
@@ -80,6 +88,18 @@ def read_prompt(row: Mapping[str, Any]) -> Conversation:
         raise BadRow(f"column 'extra_info' is {_short(row['extra_info'])}; it must be a mapping")
     key = repr((row["data_source"], ground_truth(row)))
     return Conversation(read_messages(row, "prompt"), tools=_tools(row), key=key)
+
+
+def read_answered(row: Mapping[str, Any]) -> Conversation:
+    """The prompt of an RL row, and its column response.
+
+    Raises:
+        BadRow: a column that RL needs is wrong, or the row has no response.
+    """
+    asked, response = read_prompt(row), row.get("response")
+    if not is_text(response):
+        raise BadRow(f"column 'response' is {_short(response)}; preset spin needs text in UTF-8")
+    return replace(asked, answer={"role": "assistant", "content": response})
 
 
 def ground_truth(row: Mapping[str, Any]) -> Any:

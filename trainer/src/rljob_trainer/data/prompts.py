@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rljob_api.v1alpha1 import Data
 from rljob_trainer.data.chat import ChatFormat
 from rljob_trainer.data.columns import RL
-from rljob_trainer.data.conversation import ground_truth, read_messages, read_prompt
+from rljob_trainer.data.conversation import ground_truth, read_answered, read_messages, read_prompt
 from rljob_trainer.data.rows import Rows
 from rljob_trainer.data.sources import prompt_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class PromptDataset:
-    """The prompts of some files that fit maxPromptTokens."""
+    """The prompts of some files that fit maxPromptTokens; with responses, of rows whose response fits too."""
 
-    def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits) -> None:
+    def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits, *, responses: bool = False) -> None:
         self._rows = rows
-        self._tokens = tokenize(rows, read_prompt, RL, chat, limits)
+        self._tokens = tokenize(rows, read_answered if responses else read_prompt, RL, chat, limits)
 
     @property
     def fingerprint(self) -> str:
@@ -72,10 +72,12 @@ class PromptDataset:
 
     def _task(self, index: int, task_id: str) -> Task:
         row = self._rows[int(self._tokens.rows[index])]
+        ids, end = self._tokens.ids(index), int(self._tokens.prompt_tokens[index])
         return Task(
             id=task_id,
             messages=read_messages(row, "prompt"),
-            token_ids=self._tokens.ids(index),
+            token_ids=ids[:end],
+            response=ids[end:] if len(ids) > end else None,
             ground_truth=ground_truth(row),
             extra_info=row.get("extra_info") or {},
             data_source=row["data_source"],
@@ -88,13 +90,18 @@ class PromptDataset:
 
 def load_prompts(
     data: Data, tokenizer: "PreTrainedTokenizerBase", base_dir: Path, part: Literal["train", "validation"] = "train",
-    *, now: datetime | None = None,
+    *, now: datetime | None = None, responses: bool = False,
 ) -> PromptDataset:  # fmt: skip
     """The prompts of data.train or data.validation; relative paths start at `base_dir`. now: as ChatFormat's.
+
+    responses: tasks have the responses of their rows too.
 
     Raises:
         DataError: names the file, the row and the remedy.
     """
     limits = Limits(data.max_prompt_tokens, data.max_response_tokens, data.overlong_prompts)
     chat = ChatFormat(tokenizer, data.template_arguments, now)
-    return PromptDataset(prompt_rows(data, part, base_dir), chat, limits)
+    rows = prompt_rows(data, part, base_dir)
+    if responses:
+        rows.require("response")
+    return PromptDataset(rows, chat, limits, responses=responses)

@@ -16,7 +16,7 @@ from rljob_trainer.data.tokenizer import make_tokenizer
 from rljob_trainer.errors import JobError
 from rljob_trainer.evaluation.passing import summary
 from rljob_trainer.evaluation.sampling import groups
-from rljob_trainer.evaluation.weights import model_name, start_engine
+from rljob_trainer.evaluation.weights import Source, model_name, start_engine
 from rljob_trainer.memory.sequences import MANY_SEQUENCES
 from rljob_trainer.rank.model_source import locate_model
 from rljob_trainer.rewards.check import check_data_sources
@@ -42,12 +42,12 @@ class Evaluation:
 
 
 def evaluate(
-    spec: ResolvedSpec, base_dir: Path, source: str, step: int | None, ks: Sequence[int] | None, passing: float,
+    spec: ResolvedSpec, base_dir: Path, source: Source, ks: Sequence[int] | None, passing: float,
     say: Callable[[str], None],
 ) -> Evaluation:  # fmt: skip
     """Answer the validation rows of `spec`, or its training rows if it has none, and score them.
 
-    source, step: as model_name's. ks: of pass@k; None: 1 and the number of samples.
+    ks: of pass@k; None: 1 and the number of samples.
     Raises JobError, DataError, RewardError as a run does.
     """
     samples = spec.rollout.validation.samples_per_prompt
@@ -55,7 +55,7 @@ def evaluate(
     _check(spec, ks, samples)
     with tempfile.TemporaryDirectory(prefix="rljob-eval-") as name:
         folder = Path(name)
-        path = model_name(source, step, spec, folder / "exported")
+        path = model_name(source, spec, folder / "exported")
         model = spec.model.model_copy(update={"path": path, "from_scratch": None, "lora": None, "revision": None})
         spec = spec.model_copy(update={"model": model})
         weights, tokenizer = locate_model(model, base_dir), make_tokenizer(spec, base_dir)

@@ -1,6 +1,7 @@
 """The model to evaluate, as a folder and in an engine."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -28,23 +29,37 @@ def device() -> Literal["cpu", "cuda"]:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def model_name(source: str, step: int | None, spec: ResolvedSpec, folder: Path) -> str:
-    """What model.path has to be: `source` itself, or `folder`, into which a run's checkpoint is exported.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The model to evaluate.
 
-    source: a run's folder, one of its checkpoints, a model's folder, or a name on the hub.
-    Raises DataError if the run has no such checkpoint, or `step` is given for a model.
+    name: a run's folder, one of its checkpoints, a model's folder, or a name on the hub.
+    step: of the run's checkpoint; None: the newest. base: what a LoRA run adapts, if it has moved.
     """
-    path = Path(source).expanduser()
+
+    name: str
+    step: int | None = None
+    base: Path | None = None
+
+
+def model_name(source: Source, spec: ResolvedSpec, folder: Path) -> str:
+    """What model.path has to be: the source's name, or `folder`, into which a run's checkpoint is exported.
+
+    Raises DataError if the run has no such checkpoint, or a step or a base is given for a model.
+    """
+    path, step = Path(source.name).expanduser(), source.step
     if path.is_dir() and not (path / "config.json").is_file():
         run = path.parent.parent if path.parent.name == Volume(path.parent.parent).checkpoints.name else path
         if run != path:
             step = _step_of(path, run)
         trusted = spec.model.trust_remote_code
-        export_model(choose_checkpoint(run, step), folder, compute_dtype(spec, device()), trust_remote_code=trusted)
+        dtype = compute_dtype(spec, device())
+        export_model(choose_checkpoint(run, step), folder, dtype, trust_remote_code=trusted, base=source.base)
         return str(folder)
-    if step is not None:
-        raise DataError(f"{source} is a model and has no steps: remove --step, or pass a run's folder")
-    return str(path.resolve()) if path.is_dir() else source
+    for option, value in (("--step", step), ("--base", source.base)):
+        if value is not None:
+            raise DataError(f"{source.name} is a model and no run: remove {option}, or pass a run's folder")
+    return str(path.resolve()) if path.is_dir() else source.name
 
 
 def _step_of(path: Path, run: Path) -> int:

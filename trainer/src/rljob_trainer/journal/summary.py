@@ -33,7 +33,7 @@ def summarise(group: Group) -> GroupSummary:
         loss_tokens=tuple(part.loss_tokens for _, part in trajectories),
         prompt_tokens=len(group.task.token_ids),
         truncated=tuple(episode.trajectories[-1].truncated for episode in episodes),
-        oldest_version=min((episode.oldest_version for episode in episodes), default=NOT_SAMPLED),
+        oldest_version=min((each.oldest_version for each in episodes if not each.given), default=NOT_SAMPLED),
         digest=group_digest(group),
         error=group.error,
         counts=stacked([episode.counts for episode in episodes]),
@@ -41,6 +41,7 @@ def summarise(group: Group) -> GroupSummary:
         token_rewards=tuple(e.token_rewards for e in episodes) if any(e.token_rewards for e in episodes) else (),
         baseline=None if group.baseline is None else group.baseline.reward,
         turns=_turns(episodes),
+        given=any(each.given for each in episodes),
     )
 
 

@@ -18,7 +18,7 @@ from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.own.check import check_own_functions
-from rljob_trainer.rank.model_source import local_critic, local_model, local_teacher, teacher_model
+from rljob_trainer.rank.model_source import critic_model, local_critic, local_model, local_teacher, teacher_model
 from rljob_trainer.rank.supported import (
     check_critic,
     check_supported,
@@ -64,8 +64,8 @@ def _check_model(spec: ResolvedSpec, base_dir: Path) -> None:
 
 def _check_critic(spec: ResolvedSpec, base_dir: Path) -> None:
     """What of its own model can be known here; the driver compares it with the tokenizer."""
-    path = spec.critic.model if spec.critic is not None else None
-    folder = local_critic(path, base_dir) if path is not None else None
+    model = critic_model(spec)
+    folder = local_critic(model, base_dir) if model is not None else None
     if folder is not None and not spec.model.trust_remote_code:
         import_transformers()
         check_critic(spec, folder, -1)

@@ -27,7 +27,13 @@ from rljob_trainer.loop.metrics import Metrics, supervised_metrics
 from rljob_trainer.loop.reinforced import ReinforcedSteps
 from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.requests import Request, Requests
-from rljob_trainer.loop.stages import learning_rate_of, stage_of, supervised_batch, supervised_steps
+from rljob_trainer.loop.stages import (
+    learning_rate_of,
+    stage_of,
+    supervised_batch,
+    supervised_stage,
+    supervised_steps,
+)
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.progress import names
 from rljob_trainer.progress.metrics import Stage
@@ -65,7 +71,8 @@ class Loop:
 
     def run(self) -> None:
         """Train to the last step. Raises StoppedOnRequest, after a checkpoint, if a stop was requested."""
-        self.reporting.begin(self.state.step, self.spec.total_steps, supervised_steps(self.spec))
+        supervised = supervised_steps(self.spec)
+        self.reporting.begin(self.state.step, self.spec.total_steps, supervised, supervised_stage(self.spec))
         if self.held is None and self.saved < self.state.step and self._due(self.state.step):
             self._begin_checkpoint({})  # the one that the driver before this one died over
         start = time.monotonic()
@@ -118,15 +125,15 @@ class Loop:
         examples = self.state.examples.next(supervised_batch(self.spec))
         rows = [row for example in examples for row in example.rows]
         batch = batch_of_rows(rows, self.spec)
-        rate = learning_rate_of(self.spec, step)
+        rate, stage = learning_rate_of(self.spec, step), stage_of(self.spec, step)
         self.state.advance(self.fingerprint, [example.id for example in examples])
         if held is None:
-            after = self.state.mark("sft", before)
+            after = self.state.mark(stage, before)
             with self.reporting.phase("update"):
                 bound = self.state.gradients.bound
                 updated = self.ranks.supervised_step(batch.plans, batch.totals, rows, rate, after, bound)
             held = RankStates(after, updated)
-        self.state.observe("sft", held.updated)
+        self.state.observe(stage, held.updated)
         if skipped := held.updated[0].sums.skipped:
             self.reporting.bad_batch(supervised_rows(examples, step))
             self.state.gradients.check(step, skipped, kept=True)

@@ -92,12 +92,15 @@ def all_rewards(groups: Sequence[GroupSummary]) -> Floats:
 def length_metrics(groups: Sequence[GroupSummary]) -> Metrics:
     """Lengths of prompts, and of what the policy answered in each episode."""
     lengths = np.concatenate(
-        [np.bincount(group.owners, weights=group.loss_tokens, minlength=len(group.rewards)) for group in groups]
+        [
+            np.bincount(group.owners, weights=group.loss_tokens, minlength=len(group.rewards))[: group.sampled]
+            for group in groups
+        ]
     )
     return {
         names.RESPONSE_LENGTH_MEAN: float(lengths.mean()),
         names.RESPONSE_LENGTH_MAX: float(lengths.max()),
-        names.RESPONSE_TRUNCATED: float(np.mean([cut for group in groups for cut in group.truncated])),
+        names.RESPONSE_TRUNCATED: float(np.mean([cut for group in groups for cut in group.truncated[: group.sampled]])),
         names.PROMPT_LENGTH_MEAN: float(np.mean([group.prompt_tokens for group in groups])),
     }
 

@@ -61,8 +61,11 @@ class Reporting:
     def add_time(self, name: str, seconds: float) -> None:
         self._times[f"time/{name}"] = self._times.get(f"time/{name}", 0.0) + seconds
 
-    def begin(self, step: int, total_steps: int, sft_steps: int) -> None:
-        self._progress.begin(step=step, total_steps=total_steps, sft_steps=sft_steps)
+    def begin(self, step: int, total_steps: int, supervised: int, supervised_stage: Stage) -> None:
+        """supervised: how many of all steps are of `supervised_stage`."""
+        self._progress.begin(
+            step=step, total_steps=total_steps, supervised_steps=supervised, supervised_stage=supervised_stage
+        )
 
     def step_done(self, step: int, stage: Stage, metrics: dict[str, float]) -> None:
         """Write the step's line everywhere."""

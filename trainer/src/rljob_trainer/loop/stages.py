@@ -37,7 +37,12 @@ def supervised_steps(spec: ResolvedSpec) -> int:
 
 def stage_of(spec: ResolvedSpec, step: int) -> Stage:
     """The stage of step `step`, counted from 1."""
-    return "sft" if step <= supervised_steps(spec) else "rl"
+    return supervised_stage(spec) if step <= supervised_steps(spec) else "rl"
+
+
+def supervised_stage(spec: ResolvedSpec) -> Stage:
+    """What the run's supervised steps are, if it has any."""
+    return "dpo" if spec.pairs and spec.supervised_only else "sft"
 
 
 def known_length(spec: ResolvedSpec, state: Mapping[str, Any]) -> ResolvedSpec:

@@ -40,7 +40,7 @@ class LoopState:
 
     def exhausted(self, stage: Stage) -> bool:
         """Whether the data of that stage has ended (training.epochs)."""
-        stream = self.examples if stage == "sft" else self.prompts
+        stream = self.prompts if stage == "rl" else self.examples
         return stream is not None and stream.exhausted
 
     def advance(self, fingerprint: str, used: Sequence[str]) -> None:

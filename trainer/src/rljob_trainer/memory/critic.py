@@ -8,16 +8,16 @@ from rljob_trainer.errors import DataError
 from rljob_trainer.memory.config import planned_config
 from rljob_trainer.memory.measured import model_size
 from rljob_trainer.memory.model import ModelSize
-from rljob_trainer.rank.model_source import CRITIC_FIELD
+from rljob_trainer.rank.model_source import CRITIC_FIELD, critic_model
 
 
 def critic_size(spec: ResolvedSpec, policy: ModelSize, base_dir: Path) -> ModelSize | None:
     """Of its own model, or the policy's, with a head of one row; None without a critic. Raises DataError."""
     if spec.critic is None:
         return None
-    if spec.critic.model is None:
+    model = critic_model(spec)
+    if model is None:
         return _without_head(policy)
-    model = spec.model.model_copy(update={"path": spec.critic.model, "from_scratch": None, "revision": None})
     try:
         config = planned_config(model, base_dir)
     except DataError as error:

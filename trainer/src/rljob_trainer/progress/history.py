@@ -10,7 +10,7 @@ from rljob_trainer.progress.names import TIME_STEP, VALIDATION_REWARD
 from rljob_trainer.volume import Volume
 
 Line = dict[str, Any]
-"""{"step": int, "stage": "sft" or "rl", "time": unix seconds, <metric name>: float, ...}"""
+"""{"step": int, "stage": "sft", "dpo" or "rl", "time": unix seconds, <metric name>: float, ...}"""
 
 
 def read_metrics(run_dir: Path) -> list[Line]:

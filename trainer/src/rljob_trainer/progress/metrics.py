@@ -10,7 +10,8 @@ from rljob_trainer.errors import JobError, on_volume
 from rljob_trainer.progress.history import Line
 from rljob_trainer.volume import Volume
 
-Stage = Literal["sft", "rl"]
+Stage = Literal["sft", "dpo", "rl"]
+"""sft, dpo: steps on given responses, of preset dpo on pairs. rl: steps on sampled ones."""
 
 
 class MetricsWriter:

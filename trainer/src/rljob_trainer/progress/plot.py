@@ -52,7 +52,7 @@ class Run:
 
     @property
     def supervised_steps(self) -> int:
-        return max((line["step"] for line in self.lines if line["stage"] == "sft"), default=0)
+        return max((line["step"] for line in self.lines if line["stage"] != "rl"), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class _Panel:
     unit: float = 1.0
 
 
-_BOTH: Final = ("sft", "rl")
+_ALL: Final = ("sft", "dpo", "rl")
 _PANELS: Final = {
     "L": _Panel("Response length (tokens)", names.RESPONSE_LENGTH_MEAN),
-    "E": _Panel("Entropy (nats per token)", names.ACTOR_ENTROPY, _BOTH),
+    "E": _Panel("Entropy (nats per token)", names.ACTOR_ENTROPY, _ALL),
     "K": _Panel("KL to the reference (nats per token)", names.ACTOR_KL),
     "C": _Panel("Clipped tokens (share)", names.ACTOR_CLIP_FRACTION, bottom=0),
-    "N": _Panel("Gradient norm", names.ACTOR_GRAD_NORM, _BOTH, bottom=0),
+    "N": _Panel("Gradient norm", names.ACTOR_GRAD_NORM, _ALL, bottom=0),
     "D": _Panel("Log-probability: |engine - trainer| (mean, nats)", names.ROLLOUT_LOG_PROB_DIFF_MEAN, bottom=0),
-    "M": _Panel("MFU of an update (share)", names.ACTOR_MFU, _BOTH, bottom=0),
-    "P": _Panel("GPU memory of an update (GiB)", names.MEMORY_UPDATE, _BOTH, bottom=0, unit=1 << 30),
+    "M": _Panel("MFU of an update (share)", names.ACTOR_MFU, _ALL, bottom=0),
+    "P": _Panel("GPU memory of an update (GiB)", names.MEMORY_UPDATE, _ALL, bottom=0, unit=1 << 30),
     "I": _Panel("Idle engines (share of a step)", names.IDLE_ENGINES, bottom=0, top=1),
     "J": _Panel("Idle ranks (share of a step)", names.IDLE_RANKS, bottom=0, top=1),
     "S": _Panel("Effective sample size (share)", names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE, bottom=0, top=1.05),
@@ -86,6 +86,7 @@ _REWARD: Final = _Panel(
     "Reward (mean of the step's responses; points: validation)", names.REWARD_MEAN, points=names.VALIDATION_REWARD
 )
 _SUPERVISED_LOSS: Final = _Panel("Supervised loss (nats per token)", names.ACTOR_LOSS, ("sft",))
+_PREFERENCE_LOSS: Final = _Panel("Preference loss (mean of the step's pairs)", names.ACTOR_LOSS, ("dpo",))
 _LAYOUT: Final = "RRRRRRRRLLLL;EEEEKKKKCCCC;NNNNDDDDSSSS;{use};TTTTTTTTTTTT"
 _USE: Final = {True: "MMMPPPIIIJJJ", False: "IIIIIIJJJJJJ"}
 """Of the hardware: with or without GPUs."""
@@ -124,8 +125,10 @@ def draw(runs: Sequence[Run]) -> Figure:
     axes = figure.subplot_mosaic(_LAYOUT.format(use=_USE[on_gpus]))
     for one in axes.values():
         _frame(one)
-    with_rl = any(line["stage"] == "rl" for run in runs for line in run.lines)
-    _draw_panel(axes["R"], _REWARD if with_rl else _SUPERVISED_LOSS, runs)
+    stages = {line["stage"] for run in runs for line in run.lines}
+    _draw_panel(
+        axes["R"], _REWARD if "rl" in stages else _PREFERENCE_LOSS if "dpo" in stages else _SUPERVISED_LOSS, runs
+    )
     for label in _PANELS.keys() & axes.keys():
         _draw_panel(axes[label], _PANELS[label], runs)
     if len(runs) == 1:

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import structlog
 
 from rljob_api.v1alpha1 import Progress
 from rljob_trainer.progress import names
 from rljob_trainer.progress.eta import StepTimes
+from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.progress.state import read_object
 from rljob_trainer.volume import Volume, write_json
 
@@ -29,7 +30,7 @@ class ProgressReporter:
 
         with ProgressReporter(volume) as progress:
             progress.phase("loading model")
-            progress.begin(step=0, total_steps=60, sft_steps=20)
+            progress.begin(step=0, total_steps=60, supervised_steps=20)
             progress.phase("rollout")
             progress.step_done(line)                                  # the result of MetricsWriter.write
     """
@@ -37,17 +38,18 @@ class ProgressReporter:
     def __init__(self, volume: Volume) -> None:
         self._path = volume.progress
         self._state = _previous(volume)
-        self._sft_steps = 0
-        self._times = {"sft": StepTimes(), "rl": StepTimes()}
+        self._supervised_steps = 0
+        self._supervised_stage: Stage = "sft"
+        self._times = {stage: StepTimes() for stage in get_args(Stage)}
         self._changed = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._write_changes, name="progress", daemon=True)
         self._thread.start()
 
-    def begin(self, *, step: int, total_steps: int, sft_steps: int = 0) -> None:
-        """step: the last one before this attempt. sft_steps: number of supervised steps in total_steps."""
-        self._sft_steps = sft_steps
-        stage, percent = "sft" if step < sft_steps else "rl", _percent(step, total_steps)
+    def begin(self, *, step: int, total_steps: int, supervised_steps: int = 0, supervised_stage: Stage = "sft") -> None:
+        """step: the last one before this attempt. supervised_steps: those of total_steps on given responses."""
+        self._supervised_steps, self._supervised_stage = supervised_steps, supervised_stage
+        stage, percent = supervised_stage if step < supervised_steps else "rl", _percent(step, total_steps)
         self._update(step=step, total_steps=total_steps, percent=percent, stage=stage, eta=None)
 
     def tolerate(self, nats: float) -> None:
@@ -97,8 +99,8 @@ class ProgressReporter:
 
     def _eta(self, step: int) -> datetime | None:
         """None before the first measured step of each remaining stage."""
-        supervised = max(0, self._sft_steps - step)
-        parts = {"sft": supervised, "rl": self._state.total_steps - step - supervised}
+        supervised = max(0, self._supervised_steps - step)
+        parts = {self._supervised_stage: supervised, "rl": self._state.total_steps - step - supervised}
         seconds = [self._times[stage].remaining(steps) for stage, steps in parts.items() if steps > 0]
         known = [value for value in seconds if value is not None]
         if len(known) < len(seconds):

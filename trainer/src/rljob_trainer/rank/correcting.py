@@ -38,8 +38,8 @@ def weigh(samples: Sequence[ShardSample], settings: ResolvedRolloutCorrection) -
 
 
 def correction_of(samples: Sequence[ShardSample], settings: ResolvedRolloutCorrection) -> Spreads:
-    """The metrics of samples with old log-probabilities."""
-    some = [sample for sample in samples if sample.loss_tokens]
+    """The metrics of samples with old log-probabilities; a row's own response has none of the engine."""
+    some = [sample for sample in samples if sample.loss_tokens and sample.trajectory.turns]
     if not some:
         return {}
     trainer, engine = column(some, "old_log_probs"), column(some, "engine_log_probs")

@@ -39,15 +39,26 @@ def locate_model(model: ResolvedModel, base_dir: Path) -> Path:
     return local_model(model, base_dir) or _checked(_download(model.path, FIELD, model.revision), model.path)
 
 
-def locate_critic(path: str, base_dir: Path) -> Path:
+def critic_model(spec: ResolvedSpec) -> ResolvedModel | None:
+    """The critic's own model; None if it has none."""
+    critic = spec.critic
+    if critic is None or critic.model is None:
+        return None
+    return _other_model(spec, critic.model, critic.revision)
+
+
+def locate_critic(model: ResolvedModel, base_dir: Path) -> Path:
     """The folder of `spec.critic.model`: a local one, or a download from the hub. Raises DataError if neither is."""
-    return local_critic(path, base_dir) or _with_weights(_download(path, CRITIC_FIELD), path, CRITIC_FIELD)
+    assert model.path is not None
+    found = local_critic(model, base_dir)
+    return found or _with_weights(_download(model.path, CRITIC_FIELD, model.revision), model.path, CRITIC_FIELD)
 
 
-def local_critic(path: str, base_dir: Path) -> Path | None:
-    """As local_model, for the critic."""
-    folder = local_folder(path, base_dir, CRITIC_FIELD)
-    return None if folder is None else _with_weights(folder, path, CRITIC_FIELD)
+def local_critic(model: ResolvedModel, base_dir: Path) -> Path | None:
+    """As local_model, for the critic, which needs no tokenizer."""
+    assert model.path is not None
+    folder = local_folder(model.path, base_dir, CRITIC_FIELD)
+    return None if folder is None else _with_weights(folder, model.path, CRITIC_FIELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +75,11 @@ def teacher_model(spec: ResolvedSpec, folder: Path | None = None) -> ResolvedMod
     teacher = spec.algorithm.teacher
     if teacher is None:
         return None
-    path = str(folder) if folder is not None else teacher.path
-    return spec.model.model_copy(
-        update={"path": path, "revision": teacher.revision, "from_scratch": None, "lora": None}
-    )
+    return _other_model(spec, str(folder) if folder is not None else teacher.path, teacher.revision)
+
+
+def _other_model(spec: ResolvedSpec, path: str, revision: str | None) -> ResolvedModel:
+    return spec.model.model_copy(update={"path": path, "revision": revision, "from_scratch": None, "lora": None})
 
 
 def locate_teacher(model: ResolvedModel, base_dir: Path) -> Path:

@@ -248,6 +248,7 @@ class Episodes:
         try:
             episodes = await _together([self._episode(order, task, policy) for policy in policies])
             group = await self._scored(task, episodes[: order.samples], episodes[order.samples :])
+            group = group.with_response()
             state.finished.append(group)  # behind the await: the list is another one meanwhile
             if not state.keeping:
                 await self._keep_finished(state)

@@ -251,7 +251,8 @@ class RolloutProcess:
         if len(episodes) < wanted:
             return None
         error = next((each.error for each in made if each is not None and each.error), None)
-        group = Group(task, tuple(episodes[: order.samples]), error, episodes[-1] if order.baseline else None)
+        baseline = episodes[-1] if order.baseline else None
+        group = Group(task, tuple(episodes[: order.samples]), error, baseline).with_response()
         return GroupRef(ray.put([group]), 0, summarise(group), journaled=True)
 
     def _keep(self, order: Order, groups: Sequence[Group]) -> list[GroupRef]:

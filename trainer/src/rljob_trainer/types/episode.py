@@ -1,7 +1,7 @@
 """One attempt at one task, and all attempts at it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_trainer.types.task import Floats, Task
-from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn
+from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn, supervised
 
 EpisodeStatus = Literal["finished", "truncated", "timed_out", "environment_failed", "aborted"]
 
 _COLUMNS = ("token_ids", "in_loss", "log_probs", "versions")
 """The arrays of a trajectory, in the order of its fields."""
 
-_REST = ("sample", "status", "reward", "components", "turn_rewards", "counts", "reason", "token_rewards")
+_REST = ("sample", "status", "reward", "components", "turn_rewards", "counts", "reason", "token_rewards", "given")
 """Fields of an episode besides its task and its trajectories, in their order."""
 
 
@@ -33,6 +33,7 @@ class Episode:
     counts: numbers that the environment logs, such as tool calls.
     reason: why it is left out; "" if it is not.
     token_rewards: (index among its tokens in the loss, reward) of rewards inside it, besides `reward`; ascending.
+    given: it is the row's own response, which no policy sampled (Group.with_response).
     """
 
     task_id: str
@@ -45,6 +46,7 @@ class Episode:
     counts: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     token_rewards: tuple[tuple[int, float], ...] = ()
+    given: bool = False
 
     @property
     def oldest_version(self) -> int:
@@ -69,7 +71,18 @@ class Group:
     @property
     def made(self) -> tuple[Episode, ...]:
         """All that was made for the task, the baseline last."""
-        return self.episodes if self.baseline is None else (*self.episodes, self.baseline)
+        made = tuple(episode for episode in self.episodes if not episode.given)
+        return made if self.baseline is None else (*made, self.baseline)
+
+    def with_response(self) -> "Group":
+        """With the response of its row, if the task has it, as a last episode that is preferred: its reward is 1."""
+        prompt, response = self.task.token_ids, self.task.response
+        if response is None:
+            return self
+        whole = np.concatenate([prompt, response]).astype(np.int32)
+        part = supervised(whole, [slice(len(prompt), len(whole))])
+        own = Episode(self.task.id, len(self.episodes), (part,), reward=1.0, given=True)
+        return replace(self, episodes=(*self.episodes, own))
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -142,6 +155,7 @@ class GroupSummary:
     digest: names the group by all that an update can depend on. error: the group's.
     baseline: reward of its baseline; None without one. turns: None if each episode is one turn.
     token_rewards: [episodes], or empty if no episode has any.
+    given: whether the last episode is the response of the row, which no policy sampled.
     """
 
     task_id: str
@@ -160,11 +174,17 @@ class GroupSummary:
     failed: int = 0
     turns: TurnSummary | None = None
     token_rewards: tuple[tuple[tuple[int, float], ...], ...] = ()
+    given: bool = False
+
+    @property
+    def sampled(self) -> int:
+        """Episodes that the policy sampled and that have trajectories, the first ones."""
+        return len(self.rewards) - self.given
 
     @property
     def made(self) -> int:
         """Episodes that were made, those that failed and the baseline included."""
-        return len(self.rewards) + self.failed + (self.baseline is not None)
+        return self.sampled + self.failed + (self.baseline is not None)
 
     def age(self, version: int) -> int:
         """How many updates lie between the oldest token in the loss and the update of `version`."""

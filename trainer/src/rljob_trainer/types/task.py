@@ -31,6 +31,7 @@ class Task:
     messages: the conversation of the row.
     token_ids: [P], the rendered conversation, which the first turn continues.
     ground_truth, extra_info, data_source: the row's own, for rewards and environments. ground_truth: None without.
+    response: [R], the row's own response with its end token, if the policy's are compared with it (spin); else None.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Task:
     ground_truth: Any
     extra_info: Mapping[str, Any]
     data_source: str
+    response: Ids | None = None
 
     def again(self) -> "Task":
         """The same task, issued once more: its episodes have new seeds and are recorded under a new id."""

@@ -36,7 +36,12 @@ _ACTOR = (
     (names.ACTOR_GRAD_NORM, "gradient norm", ".3f", "cyan"),
     (names.TOKENS_PER_SECOND, "tokens/s", ",.0f", "cyan"),
 )
-_CURVES = {"sft": ((names.ACTOR_LOSS, "loss", ".3f", "bold green"), *_ACTOR), "rl": (*_REWARDS, *_ACTOR)}
+_LOSS = (names.ACTOR_LOSS, "loss", ".3f", "bold green")
+_PAIRS = (
+    (names.REWARDS_ACCURACIES, "chosen preferred", ".3f", "bold green"),
+    (names.REWARDS_MARGINS, "margin", ".3f", "cyan"),
+)
+_CURVES = {"sft": (_LOSS, *_ACTOR), "dpo": (_LOSS, *_PAIRS, *_ACTOR), "rl": (*_REWARDS, *_ACTOR)}
 _PHASE_COLOURS = dict(
     zip(names.PHASE_TIMES, ("blue", "magenta", "yellow", "green", "cyan", "red", "white", "bright_black"), strict=True)
 )

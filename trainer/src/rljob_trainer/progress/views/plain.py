@@ -31,7 +31,7 @@ _RL_VALUES = (
     (names.ACTOR_ENTROPY, "ent", ".2f"),
     (names.VALIDATION_REWARD, "validation", ".3f"),
 )
-_SFT_VALUES = ((names.ACTOR_LOSS, "loss", ".3f"),)
+_SUPERVISED_VALUES = ((names.ACTOR_LOSS, "loss", ".3f"), (names.REWARDS_ACCURACIES, "preferred", ".3f"))
 _LOOP_PHASES = {names.short(name) for name in names.PHASE_TIMES}
 _QUICK = 0.005
 """Occasional phases shorter than this many seconds are not printed."""
@@ -66,7 +66,7 @@ class PlainView:
 
     def _step(self, line: Line) -> None:
         """Print an RL step; of supervised steps, one every SFT_INTERVAL."""
-        if line["stage"] == "sft" and line["time"] - self._printed < SFT_INTERVAL:
+        if line["stage"] != "rl" and line["time"] - self._printed < SFT_INTERVAL:
             return
         self._printed, progress = line["time"], self._watch.progress
         eta = (progress.eta - datetime.now(UTC)).total_seconds() if progress.eta else None
@@ -79,7 +79,7 @@ class PlainView:
 def step_line(line: Mapping[str, float | str], total_steps: int, eta: float | None) -> str:
     """eta: seconds to the end of the run."""
     total = str(total_steps or "?")
-    values = _SFT_VALUES if line["stage"] == "sft" else _RL_VALUES
+    values = _RL_VALUES if line["stage"] == "rl" else _SUPERVISED_VALUES
     shown = [f"{label} {line[name]:{form}}" for name, label, form in values if name in line]
     blocks = [f"step {line['step']:>{len(total)}}/{total} {line['stage']:<3} {' '.join(shown)}"]
     if names.TOKENS_PER_SECOND in line:

@@ -14,6 +14,8 @@ from rljob_trainer.volume import Volume
 
 _CURVES = (
     ("sft", names.ACTOR_LOSS, "supervised loss"),
+    ("dpo", names.ACTOR_LOSS, "preference loss"),
+    ("dpo", names.REWARDS_ACCURACIES, "chosen preferred"),
     ("rl", names.REWARD_MEAN, "reward"),
     ("rl", names.REVERSE_KL, "reverse KL to the teacher"),
     ("rl", names.VALIDATION_REWARD, "validation reward"),
