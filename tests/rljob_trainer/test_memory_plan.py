@@ -20,7 +20,7 @@ from rljob_trainer.memory.gpus import gpu_bytes
 from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.measured import model_size
 from rljob_trainer.memory.phases import phases, update_peak
-from rljob_trainer.memory.plan import plan
+from rljob_trainer.memory.plan import plan, second_engine
 from rljob_trainer.memory.work import work_of
 from rljob_trainer.types import answered
 from tests.rljob_trainer.checkpoint_support import make_spec
@@ -242,6 +242,23 @@ def test_engines_of_one_gpu_share_what_one_would_have(sizes):
     cached = plan(size, two, H100).cached
     assert cached is not None
     assert cached * 2 * size.kv == pytest.approx(after["KV cache"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "blocks", "advised"),
+    [
+        ("1.5B", "H200-141GB", {}, True),
+        ("0.5B", "H100-80GB", {}, True),
+        ("7B", "B200-192GB", {"model": {"path": "model", "lora": {"rank": 8}}}, False),  # its step takes the GPU longer
+        ("1.5B", "A100-40GB", {"actor": {"recompute": "layer"}}, False),  # half a share holds half the KV cache
+        ("0.5B", "H200-141GB", {"rollout": {"enginesPerGpu": 2}}, False),
+        ("0.5B", "H200-141GB", {"rollout": {"engine": "hf"}}, False),
+    ],
+)
+def test_a_plan_advises_a_second_engine_where_it_is_faster_and_fits(sizes, name, gpu, blocks, advised):
+    spec = with_defaults(spec_of(**blocks), sizes[name], gpu_bytes(gpu))
+    found = plan(sizes[name], work_of(spec), gpu_bytes(gpu))
+    assert (second_engine(found) is not None) == advised
 
 
 def test_a_kv_cache_holds_what_runs_at_once(sizes):

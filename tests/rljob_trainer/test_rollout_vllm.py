@@ -87,6 +87,27 @@ def test_arguments_that_the_api_does_not_name_reach_vllm(engine):
 
 
 @pytest.mark.slow
+def generated(engine, plain):
+    """Samples of one to three KV blocks, over there. plain: without what our engine leaves out of vLLM's work."""
+    core = engine._engine.engine_core.engine_core
+    sampler = core.model_executor.driver_worker.worker.model_runner.sampler
+    changes = [(core.scheduler.kv_cache_manager, "allocate_slots"), (sampler, "gather_logprobs")]
+    removed = [(owner, name, vars(owner).pop(name)) for owner, name in changes if plain]
+    engine._engine.reset_prefix_cache()
+    for request in requests(random_prompts(6), Sampling(max_tokens=40), samples=2):
+        engine.submit(request)
+    made = []
+    while engine.unfinished:
+        made += engine.step()
+    for owner, name, change in removed:
+        setattr(owner, name, change)
+    return {(each.request_id, each.sample): (each.token_ids.tolist(), each.log_probs.tolist()) for each in made}
+
+
+def test_what_the_host_leaves_out_changes_no_sample(engine):
+    assert engine.call(generated, False) == engine.call(generated, True)
+
+
 def test_an_abort_leaves_nothing_behind(engine):
     wanted = requests(random_prompts(30), Sampling(80))
     for request in wanted:

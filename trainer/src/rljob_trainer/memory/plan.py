@@ -13,6 +13,10 @@ _SHARE, _ENGINES = "spec.rollout.gpuMemoryUtilization", "spec.rollout.enginesPer
 
 _TOKENS = "spec.actor.tokensPerMicroBatch"
 
+_HOST_BOUND = 2_000_000_000
+"""Parameters below which a step of the model takes a GPU less time than one thread of Python needs to prepare it:
+measured at 0.5B and 1.5B on an H200 (docs/benchmarks/gpu.md)."""
+
 _SHARES = tuple(step / 20 for step in range(19, 0, -1))
 """Values of gpuMemoryUtilization, the largest first."""
 
@@ -52,6 +56,7 @@ class MemoryPlan:
             "adapter": self.size.adapter,
             "phases": {name: {"bytes": self.peaks[name], "parts": parts} for name, parts in self.phases.items()},
             "cachedTokens": self.cached,
+            "faster": {"field": more.field, "remedy": more.advice} if (more := second_engine(self)) else None,
             "tooMuch": [
                 {"phase": each.phase, "bytes": each.needed, "field": each.remedy.field, "remedy": each.remedy.advice}
                 for each in self.too_much
@@ -64,6 +69,18 @@ def plan(size: ModelSize, work: Work, gpu: int) -> MemoryPlan:
     found = phases(size, work, gpu)
     cached = cached_tokens(size, work, found["rollout"]) if work.engines else None
     return MemoryPlan(size, work, gpu, found, tuple(_too_much(size, work, gpu, found, cached)), cached)
+
+
+def second_engine(one: MemoryPlan) -> Remedy | None:
+    """The field that adds a second engine, if that generates faster and fits with as large a KV cache."""
+    work = one.work
+    if one.too_much or one.cached is None or not work.share or work.engines > 1 or work.tensor_parallel > 1:
+        return None
+    if one.size.parameters >= _HOST_BOUND:
+        return None
+    two = plan(one.size, replace(work, engines=2), one.gpu)
+    fits = not two.too_much and two.cached is not None and two.cached >= one.cached
+    return Remedy(_ENGINES, "set it to 2") if fits else None
 
 
 def _too_much(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rljob_trainer.memory.held import GIB
-from rljob_trainer.memory.plan import MemoryPlan, TooMuch
+from rljob_trainer.memory.plan import MemoryPlan, TooMuch, second_engine
 
 _ROWS = (
     "weights", "optimizer", "optimizer's slice", "reference", "critic", "teacher", "gradients", "gathered weights",
@@ -29,6 +29,8 @@ def rendered(plan: MemoryPlan, gpu: str, ranks: int) -> str:
             f"an engine generates up to {work.sequences} sequences at once; its KV cache holds"
             f" {plan.cached // work.longest} of {work.longest} tokens"
         )
+    if (more := second_engine(plan)) is not None:
+        lines.append(f"generates faster with two engines: {more.field}: {more.advice}")
     return "\n".join([*lines, *(map(said, plan.too_much) if plan.too_much else ["fits"])])
 
 

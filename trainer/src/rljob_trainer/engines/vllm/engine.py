@@ -21,6 +21,7 @@ from rljob_trainer.engines.engine import (
 from rljob_trainer.engines.memory import in_phase
 from rljob_trainer.engines.stop import end_token_ids
 from rljob_trainer.engines.vllm.adapter import ADAPTER_ID
+from rljob_trainer.engines.vllm.slots import skip_idle_bookkeeping
 from rljob_trainer.engines.vllm.start import not_known, start, with_room_used
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
 from rljob_trainer.memory.engine_advice import EnginePhase
@@ -63,6 +64,7 @@ class VllmEngine:
         self._settings = settings = with_room_used(settings)
         self._end_ids = end_token_ids(settings.model_dir, settings.trust_remote_code)
         self._engine = start(settings)
+        skip_idle_bookkeeping(self._engine)
         self._in_workers("rljob_prepare", settings.adapter)
         # vLLM's first model runner draws each seeded row by itself, which takes a quarter of a GPU's step; there the
         # engine's seed decides. Its second one and the CPU's sampler have a stream for each seed.

@@ -4,7 +4,7 @@ vLLM reports them before temperature (raw) or after top-k and top-p (processed).
 request of a batch truncates. If one does, the sampler is made to report what it would without the truncation.
 
 For each token vLLM makes three arrays, a tuple of them and six entries of lists: ranks, texts, the likeliest tokens. Of
-these one number is wanted, and small models wait for the host, so `report_numbers` leaves out the rest.
+these one number is wanted, and small models wait for the host: `report_numbers` and `find_no_ranks` leave out the rest.
 """
 
 from typing import Any
@@ -36,6 +36,26 @@ def report_before_truncation(sampler: Any) -> None:
         return tokens, scaled if second else scaled.log_softmax(dim=-1)
 
     sampler.sample = sample_and_report
+
+
+def find_no_ranks(sampler: Any) -> None:
+    """Let a sampler of vLLM's first model runner look up the sampled tokens alone.
+
+    Their ranks cost a pass over the vocabulary for each row and step. The second model runner has one kernel for them.
+    """
+    gather = getattr(sampler, "gather_logprobs", None)
+    if gather is None:
+        return
+    from vllm.v1.outputs import LogprobsTensors
+
+    def sampled_alone(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> Any:
+        if num_logprobs:
+            return gather(logprobs, num_logprobs, token_ids=token_ids)
+        ids = token_ids.unsqueeze(-1)
+        narrow = ids.int()
+        return LogprobsTensors(narrow, logprobs.gather(-1, ids), narrow[:, 0])  # nothing reads these ranks
+
+    sampler.gather_logprobs = sampled_alone
 
 
 class SampledLogProbs:

@@ -10,7 +10,7 @@ from torch import Tensor
 from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.engine import not_taken
 from rljob_trainer.engines.vllm.adapter import keep_asleep, put, unwrapped
-from rljob_trainer.engines.vllm.log_probs import report_before_truncation
+from rljob_trainer.engines.vllm.log_probs import find_no_ranks, report_before_truncation
 from rljob_trainer.errors import quoted
 from rljob_trainer.lora.files import is_adapter
 from rljob_trainer.weights.bucket import BucketDescriptor
@@ -38,6 +38,7 @@ class WorkerExtension:
         if adapter is not None and self.model_runner.device.type == "cuda":
             keep_asleep()
         report_before_truncation(self.model_runner.sampler)
+        find_no_ranks(self.model_runner.sampler)
 
     def rljob_held(self) -> dict[str, int]:
         """Bytes of this worker's parts of the model and the KV cache, by vLLM's names of them."""
