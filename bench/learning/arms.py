@@ -116,9 +116,11 @@ PRESETS: Final = {
 ADVANTAGES_SEEDS: Final = {
     name: SEEDS if name == "dr_grpo" else (0,)
     for name in ADVANTAGES
-    if name not in {"grpo", "remax", "gae", "best_worst", "win_rate", "gigpo"}
+    if name not in {"grpo", "remax", "gae", "best_worst", "win_rate", "gigpo", "distillation"}
 }
-"""TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
+"""distillation has no arm: its teacher would have to be trained first, as test_distillation.py does.
+
+TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 
 LORA: Final = ("model.lora.rank=32", "actor.learningRate=0.0001")
 """Ten times the learning rate of full fine-tuning, after Schulman et al. 2025,
