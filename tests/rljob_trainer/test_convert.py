@@ -15,6 +15,7 @@ from rljob_trainer.convert.conversion import Conversion
 from rljob_trainer.convert.convert import conversion_of
 from rljob_trainer.convert.document import object_name, rendered
 from rljob_trainer.convert.shell import script_settings
+from rljob_trainer.convert.trl_dpo import OF_DPO, TRL_DPO
 from rljob_trainer.convert.trl_table import TRL
 from rljob_trainer.convert.verl_table import VERL
 from rljob_trainer.errors import JobError
@@ -326,6 +327,13 @@ def test_ppo_gets_the_settings_of_its_critic() -> None:
         "warmupSteps": 5,
     }
     assert "critic.shuffle" in conversion_of(first, [*others, "critic.shuffle=true"]).left
+    adapted = conversion_of(first, [*others, "critic.model.lora_rank=8"])
+    assert spec(adapted)["critic"]["lora"] == {"rank": 8}
+    assert "critic.model.lora_alpha" not in adapted.left, "the source does not set it"
+    assert (
+        "critic.model.lora_alpha"
+        in conversion_of(first, [*others, "critic.model.lora_rank=8", "critic.model.lora_alpha=16"]).left
+    )
     assert "critic" not in spec(conversion_of(GRPO[0], [*GRPO[1:], "critic.optim.lr=3"]))
 
 
@@ -354,7 +362,24 @@ def test_trl_counts_completions_and_optimizer_steps(tmp_path: Path) -> None:
     assert not validate(rendered(conversion, "test"), "test").problems
 
 
-@pytest.mark.parametrize("table", [VERL, TRL], ids=["verl", "trl"])
+def test_trl_s_dpo_is_preset_dpo_on_as_many_pairs(tmp_path: Path) -> None:
+    file = tmp_path / "dpo.yaml"
+    file.write_text(
+        "{model_name_or_path: org/model, dataset_name: org/pairs, per_device_train_batch_size: 4, max_steps: 100,"
+        " gradient_accumulation_steps: 2, loss_type: sigmoid, max_length: 2048, learning_rate: 5.0e-7, save_steps: 50}"
+    )
+    conversion = conversion_of(str(file), ["num_processes=2", "precompute_ref_log_probs=true", "report_to=wandb"])
+    assert not conversion.left
+    found = spec(conversion)
+    assert found["algorithm"] == {"preset": "dpo", "dpoBeta": 0.1}
+    assert (found["data"]["promptsPerStep"], found["data"]["maxResponseTokens"]) == (16, 2048)
+    assert (found["training"]["steps"], found["checkpoint"]["everySteps"]) == (100, 50)
+    assert not validate(rendered(conversion, "test"), "test").problems
+    others = ["loss_type=ipo", "label_smoothing=0.1", "eval_strategy=steps", "sync_ref_model=true"]
+    assert conversion_of(str(file), others).left.keys() == {each.partition("=")[0] for each in others}
+
+
+@pytest.mark.parametrize("table", [VERL, TRL, TRL_DPO], ids=["verl", "trl", "dpo"])
 def test_a_table_names_fields_that_exist_and_each_setting_once(table: Any) -> None:
     keys = [row.key for row in table.rows]
     assert len(keys) == len(set(keys))
@@ -365,11 +390,13 @@ def test_a_table_names_fields_that_exist_and_each_setting_once(table: Any) -> No
 def test_trl_names_only_settings_of_its_configuration() -> None:
     import dataclasses
 
-    from trl import GRPOConfig
+    from trl import DPOConfig, GRPOConfig
 
-    known = {field.name for field in dataclasses.fields(GRPOConfig)}
     of_scripts = {"model_name_or_path", "model_revision", "trust_remote_code", "attn_implementation", "dataset_name"}
-    assert {row.key for row in TRL.rows} <= known | of_scripts
+    grpo, dpo = ({field.name for field in dataclasses.fields(each)} for each in (GRPOConfig, DPOConfig))
+    assert {row.key for row in TRL.rows} <= grpo | of_scripts
+    assert {row.key for row in TRL_DPO.rows} <= dpo | of_scripts
+    assert {each for each in OF_DPO if each not in dpo or each in grpo} == set()
 
 
 @pytest.mark.parametrize("source", ["no-such-file.yaml", "x=1"])

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
 from rljob_trainer.errors import DataError, InfrastructureError
@@ -206,6 +207,58 @@ def test_beside_an_adapter_the_critic_is_whole_and_begins_with_what_the_adapter_
     assert of_critic == critic.keys()
 
 
+LORA = {"rank": 4, "targetModules": ["q_proj", "down_proj"]}
+
+
+def steps_with_adapter(worker, folder):
+    """The critic as it begins, and after three steps: the first moves the head alone, the second B, the third A."""
+    begin(worker, folder)
+    first = weights(worker)
+    for _ in range(3):
+        step(worker)
+    return first, weights(worker), {name for name, each in parameters(worker).items() if ".lora_" in name}
+
+
+def test_an_adapter_of_the_critic_is_trained_as_peft_trains_it(folder):
+    """With a head of values, whose loss is written out; the policy is whole."""
+    first, trained, of_policy = alone(ppo(lora=LORA), steps_with_adapter, folder)
+    assert not of_policy
+    moved = {name for name, each in trained.items() if not torch.equal(each, first[name])}
+    assert moved == {name for name in first if ".lora_" in name or name.startswith("head.")}
+    config = LoraConfig(r=4, lora_alpha=4, target_modules=["q_proj", "down_proj"])
+    base = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    model, head = get_peft_model(base, config), torch.nn.Linear(base.config.hidden_size, 1)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        for name, parameter in model.named_parameters():
+            if ".lora_" in name:
+                parameter.copy_(first[ours(name)])
+    learning = [*(each for each in model.parameters() if each.requires_grad), *head.parameters()]
+    optimizer = torch.optim.AdamW(learning, lr=RATE, weight_decay=0.01)
+    tokens = sum(each.loss_tokens for each in TRAJECTORIES)
+    for _ in range(3):
+        values = [head(states_of(model, each))[:, 0] for each in TRAJECTORIES]
+        errors = [(now - torch.from_numpy(to)).square().sum() for now, to in zip(values, RETURNS, strict=True)]
+        optimizer.zero_grad()
+        (sum(errors) / 2 / tokens).backward()
+        torch.nn.utils.clip_grad_norm_(learning, 1.0)
+        optimizer.step()
+    theirs = {ours(name): each for name, each in model.named_parameters() if ".lora_" in name}
+    for name, each in (theirs | {f"head.{name}": each for name, each in head.named_parameters()}).items():
+        torch.testing.assert_close(trained[name], each.detach(), rtol=0, atol=RATE / 20, msg=name)
+
+
+def ours(name):
+    return name.removeprefix("base_model.").replace(".default", "")
+
+
+def states_of(model, trajectory):
+    ids = torch.from_numpy(trajectory.token_ids.astype(np.int64))[None]
+    states = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0]
+    return states[torch.from_numpy(np.flatnonzero(trajectory.in_loss) - 1)]
+
+
 # ---------------------------------------------------------------------- ranks and checkpoints
 
 
@@ -228,14 +281,15 @@ def restore_and_train(worker, folder, directory):
     return restored, weights(worker), values
 
 
+@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
 @pytest.mark.parametrize("writers", [1, 2])
-def test_a_critic_is_restored_by_any_number_of_ranks(tmp_path, folder, two_ranks, writers):
+def test_a_critic_is_restored_by_any_number_of_ranks(tmp_path, folder, two_ranks, writers, lora):
     directory = str(tmp_path / "ranks")
 
     def run(ranks, task):
         if ranks == 1:
-            return alone(ppo(1), task, folder, directory)
-        return two_ranks.run(ppo(2), task, folder, directory)[0]
+            return alone(ppo(1, lora=lora), task, folder, directory)
+        return two_ranks.run(ppo(2, lora=lora), task, folder, directory)[0]
 
     saved, later = run(writers, train_and_save)
     for readers in (1, 2):

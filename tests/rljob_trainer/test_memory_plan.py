@@ -89,6 +89,18 @@ def test_a_critic_takes_as_much_as_a_policy_without_output_head(sizes, name, hea
     assert sum(with_critic["update"].values()) - sum(without["update"].values()) == 12 * (size.parameters - head)
 
 
+def test_an_adapter_of_the_critic_has_moments_and_the_rest_of_it_bfloat16(sizes):
+    scratch = {"layers": 2, "hiddenSize": 64, "heads": 2, "tokenizer": {"kind": "byte"}}
+    spec = spec_of(model={"fromScratch": scratch}, algorithm={"preset": "ppo"}, critic={"lora": {"rank": 4}})
+    critic = critic_size(spec, sizes["0.5B"], Path())
+    assert critic is not None
+    linear = 4 * (64 + 64) + 3 * (64 + 256)  # inputs and outputs of a layer's linear layers
+    assert critic.adapter == critic.trained == 2 * 4 * linear
+    assert (
+        phases(critic, work_of(spec, critic), H100)["rollout"]["critic"] == 2 * critic.parameters + 12 * critic.adapter
+    )
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_teacher_takes_its_weights_in_bfloat16_shared_among_ranks(sizes, ranks):
     spec = spec_of(ranks, algorithm={"preset": "distillation", "teacher": {"path": "teacher"}})

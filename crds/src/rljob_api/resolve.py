@@ -54,6 +54,14 @@ class ResolvedCritic(Critic):
     mini_batch_size: int
     lambda_: float
 
+    @property
+    def adapter(self) -> ResolvedLora | None:
+        """Of `lora`, as a policy's, counted once."""
+        if self.lora is None:
+            return None
+        modules = self.lora.target_modules or ["all-linear"]
+        return ResolvedLora(rank=self.lora.rank, alpha=float(self.lora.rank), target_modules=modules)
+
 
 class ResolvedCluster(Cluster):
     ranks_per_node: int

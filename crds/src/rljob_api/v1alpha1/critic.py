@@ -9,6 +9,21 @@ from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero, Path, Rule
 from rljob_api.v1alpha1.terms import LrSchedule
 
 
+class CriticLora(ApiModel):
+    """A low-rank adapter of the critic's layers, trained with its head in place of all its weights.
+
+    A layer computes W x + B A x, and learningRate scales it. It begins afresh. Checkpoints hold the whole critic.
+    """
+
+    rank: Annotated[int, Field(ge=1, le=512)] = Field(32, description="Rows of A and columns of B.")
+    target_modules: (
+        Annotated[
+            list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(min_length=1, max_length=256)
+        ]
+        | None
+    ) = Field(None, description="Linear layers that get an adapter, as model.lora.targetModules names them.")
+
+
 class Critic(ApiModel):
     """A model with a head of one value for each token, and its optimizer; names are verl's.
 
@@ -26,6 +41,9 @@ class Critic(ApiModel):
     )
     revision: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
         None, description="Branch, tag or commit of a hub model."
+    )
+    lora: CriticLora | None = Field(
+        None, description="Train a low-rank adapter of the critic and its head, instead of all its weights."
     )
     learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(1e-5, description="Peak learning rate of AdamW.")
     lr_schedule: LrSchedule = Field(

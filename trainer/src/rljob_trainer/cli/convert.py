@@ -32,7 +32,7 @@ def convert(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of the output.")] = None,
 ) -> None:
-    """Write an RLJob from a configuration of verl, or of TRL's GRPO.
+    """Write an RLJob from a configuration of verl, or of TRL's GRPO or DPO.
 
     Scripts are read and not run. Comments say where a value means something else and what has no field.
     Exits with code 0 if all is converted, with 3 if something is left or the job needs a change, and with 64 if

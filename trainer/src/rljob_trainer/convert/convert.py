@@ -4,8 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from rljob_trainer.convert.conversion import Conversion, converted
+from rljob_trainer.convert.conversion import Conversion, Table, converted
 from rljob_trainer.convert.source import GROUPS, Settings, read_settings
+from rljob_trainer.convert.trl_dpo import LOSSES_OF_DPO, OF_DPO, TRL_DPO
 from rljob_trainer.convert.trl_table import TRL
 from rljob_trainer.convert.verl_table import RENAMED, VERL
 from rljob_trainer.errors import JobError
@@ -33,7 +34,7 @@ def conversion_of(source: str, overrides: Sequence[str], framework: str | None =
     """
     settings = {key: None if value == _MISSING else value for key, value in read_settings(source, overrides).items()}
     trl = (framework or _guessed(settings, source)) == "trl"
-    conversion = converted(TRL, settings) if trl else converted(VERL, _renamed(settings))
+    conversion = converted(_trl(settings), settings) if trl else converted(VERL, _renamed(settings))
     for key, value in conversion.settings.items():
         if key in conversion.seen and _VARIABLE.search(str(value)):
             conversion.leave(key, f"{value} has a variable that the source does not set: replace it")
@@ -49,6 +50,15 @@ def _guessed(settings: Settings, source: str) -> str:
         return "trl"
     message = "has no settings of verl (such as data.train_files) or of TRL's GRPOConfig (such as num_generations)"
     raise JobError(f"{message}: pass --from if it is one of them", field=source)
+
+
+def _trl(settings: Settings) -> Table:
+    """Of DPOConfig if a setting or the loss is its own, else of GRPOConfig."""
+    kinds = settings.get("loss_type")
+    of_dpo = not OF_DPO.isdisjoint(settings) or not LOSSES_OF_DPO.isdisjoint(
+        kinds if isinstance(kinds, list) else [kinds]
+    )
+    return TRL_DPO if of_dpo else TRL
 
 
 def _renamed(settings: Settings) -> Settings:

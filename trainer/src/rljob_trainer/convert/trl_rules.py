@@ -123,13 +123,17 @@ def batches(c: Conversion) -> None:
 
 def _each(c: Conversion, updates: int) -> None:
     """Intervals, which TRL counts in optimizer steps."""
+    saves(c, updates)
+    if c.get("eval_strategy", "no") != "no":
+        c.require("data.validation", "TRL's script chooses the validation rows")
+    c.get("eval_steps")
+
+
+def saves(c: Conversion, updates: int) -> None:
     if c.get("save_strategy", "steps") == "steps":
         c.put("checkpoint.everySteps", ceil(c.number("save_steps", 500) / updates))
     else:
         c.leave("save_strategy", "set checkpoint.everySteps")
-    if c.get("eval_strategy", "no") != "no":
-        c.require("data.validation", "TRL's script chooses the validation rows")
-    c.get("eval_steps")
 
 
 def schedule(c: Conversion) -> None:
@@ -156,6 +160,11 @@ def engine(c: Conversion) -> None:
         inert = [key for key in c.settings if key.startswith("vllm_")]
         c.seen.update(inert)
         c.unneeded.update({"use_vllm is false": inert} if inert else {})
+    adapter(c)
+
+
+def adapter(c: Conversion) -> None:
+    """The adapter, and what the backward pass computes again."""
     if c.get("use_peft", default=False):
         c.put("model.lora.rank", c.number("lora_r", 16))
         c.put("model.lora.alpha", c.number("lora_alpha", 32))
@@ -196,7 +205,11 @@ def run(c: Conversion) -> None:
     c.put("training.loggers", ["console", *(name for name in asked if name in LOGGERS)])
     if others := [name for name in asked if name not in {*LOGGERS, "none"}]:
         c.leave("report_to", f"no logger {', '.join(map(str, others))}")
-    c.name = str(c.get("run_name") or c.get("output_dir") or "grpo").rstrip("/").rpartition("/")[2]
+    c.name = (
+        str(c.get("run_name") or c.get("output_dir") or c.fields.get("algorithm.preset", "grpo"))
+        .rstrip("/")
+        .rpartition("/")[2]
+    )
 
 
 RULES: Final[tuple[Callable[[Conversion], None], ...]] = (

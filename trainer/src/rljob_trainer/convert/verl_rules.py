@@ -195,6 +195,13 @@ def critic(c: Conversion) -> None:
         c.unneeded.update({"only adv_estimator gae trains a critic": unused} if unused else {})
         return
     c.put("critic.model", c.get("critic.model.path"))
+    if rank := c.number("critic.model.lora_rank", 0):
+        modules = c.get("critic.model.target_modules", "all-linear")
+        c.put("critic.lora.rank", rank)
+        if c.number("critic.model.lora_alpha", 16) != rank:
+            c.leave("critic.model.lora_alpha", "the critic's adapter counts once: scale critic.learningRate")
+        if modules != "all-linear":
+            c.put("critic.lora.targetModules", modules if isinstance(modules, list) else [modules])
     c.put("critic.learningRate", c.number("critic.optim.lr", 1e-5))
     c.put("critic.weightDecay", c.number("critic.optim.weight_decay", 0.01))
     _schedule(c, "critic.optim", "critic")

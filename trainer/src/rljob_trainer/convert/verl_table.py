@@ -111,7 +111,6 @@ ONLY: Final = (
     Only("*.freeze_vision_tower", (False,), "images are not supported"),
     Only("critic.loss_agg_mode", ("token-mean",), "the critic's loss is a mean over tokens"),
     Only("critic.optim.betas", ([0.9, 0.999],), "the critic has actor.beta1 and actor.beta2"),
-    Only("critic.model.lora_rank", (0,), "the critic trains all its weights"),
     Only("reward_model.model.input_tokenizer", (), "the reward model's server has its own tokenizer and template"),
     Only("critic.shuffle", (False,), "minibatches are in the order of the prompts"),
     Only(f"{_ACTOR}.shuffle", (False,), "minibatches are in the order of the prompts"),

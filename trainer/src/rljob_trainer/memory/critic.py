@@ -15,18 +15,19 @@ def critic_size(spec: ResolvedSpec, policy: ModelSize, base_dir: Path) -> ModelS
     """Of its own model, or the policy's, with a head of one row; None without a critic. Raises DataError."""
     if spec.critic is None:
         return None
-    model = critic_model(spec)
-    if model is None:
-        return _without_head(policy)
+    model, lora = critic_model(spec), spec.critic.adapter
+    if model is None and lora is None:
+        return _without_head(replace(policy, adapter=0))
+    model = model or spec.model
     try:
         config = planned_config(model, base_dir)
     except DataError as error:
         raise DataError(error.message, field=CRITIC_FIELD) from error
-    return _without_head(model_size(config, trust_remote_code=model.trust_remote_code))
+    return _without_head(model_size(config, trust_remote_code=model.trust_remote_code, lora=lora))
 
 
 def _without_head(size: ModelSize) -> ModelSize:
-    """All of its weights train, without an output head that is a matrix of its own, not the embeddings."""
+    """Without an output head that is a matrix of its own, not the embeddings."""
     head = size.vocabulary * size.hidden
     own = head if size.root >= 2 * head else 0
-    return replace(size, parameters=size.parameters - own, root=size.root - own, vocabulary=1, adapter=0)
+    return replace(size, parameters=size.parameters - own, root=size.root - own, vocabulary=1)

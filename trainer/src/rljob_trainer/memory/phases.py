@@ -61,21 +61,26 @@ def phases(size: ModelSize, work: Work, gpu: int) -> dict[str, Parts]:
 
 def _kept(size: ModelSize, work: Work) -> Parts:
     """Of a rank between steps."""
-    weights = 2 * size.parameters + 4 * size.adapter if size.adapter else 4 * size.parameters
     reference = 4 * size.adapter if size.adapter else 2 * size.parameters
     parts = {
-        "weights": 0 if work.host_weights else weights // work.shards,
+        "weights": 0 if work.host_weights else _master_weights(size) // work.shards,
         "optimizer": 0 if work.host_optimizer else 8 * size.trained // work.shards,
         "reference": reference // work.shards if work.reference and not work.host_weights else 0,
     }
     if work.average and not work.host_weights:
         parts["average"] = 4 * size.trained // work.shards
     if work.critic is not None:
-        each = (0 if work.host_weights else 4) + (0 if work.host_optimizer else 8)
-        parts["critic"] = each * work.critic.parameters // work.shards
+        held = 0 if work.host_weights else _master_weights(work.critic)
+        held += 0 if work.host_optimizer else 8 * work.critic.trained
+        parts["critic"] = held // work.shards
     if work.teacher is not None and not work.host_weights:
         parts["teacher"] = 2 * work.teacher.parameters // work.shards
     return {name: nbytes for name, nbytes in parts.items() if nbytes}
+
+
+def _master_weights(size: ModelSize) -> int:
+    """float32 of what trains, bfloat16 of what is frozen below an adapter."""
+    return 2 * size.parameters + 4 * size.adapter if size.adapter else 4 * size.parameters
 
 
 def _moments(size: ModelSize, work: Work) -> list[Parts]:

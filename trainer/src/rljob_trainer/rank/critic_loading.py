@@ -15,6 +15,7 @@ from transformers import (
 
 from rljob_api.resolve import ResolvedModel
 from rljob_trainer.errors import DataError, first_line
+from rljob_trainer.lora.files import is_adapter
 from rljob_trainer.rank.model_source import CRITIC_FIELD
 
 _CLASSIFIERS = {
@@ -24,7 +25,7 @@ _CLASSIFIERS = {
 
 
 def critic_weights(critic: nn.Module, folder: Path, model: ResolvedModel) -> dict[str, Tensor]:
-    """All weights in float32 on the host, under the critic's names. A language model's critic begins with values of 0.
+    """All weights but an adapter's, float32, on the host, by the critic's names; of a language model values begin as 0.
 
     Raises DataError if they are damaged, incomplete, not finite, or do not match the configuration.
     """
@@ -34,7 +35,7 @@ def critic_weights(critic: nn.Module, folder: Path, model: ResolvedModel) -> dic
     loaded = _load(kind or AutoModelForCausalLM, folder, model)
     weights = {f"model.{name}": each for name, each in loaded.state_dict().items()}
     found = _head(loaded) if kind else {}
-    known = critic.state_dict()
+    known = {name: each for name, each in critic.state_dict().items() if not is_adapter(name)}
     weights |= {
         f"head.{name}": found.get(name, torch.zeros(known[f"head.{name}"].shape)) for name in ("weight", "bias")
     }

@@ -45,7 +45,7 @@ def _planned(
     try:
         config = load_config(folder, trust_remote_code=trusted)
         size = model_size(config, trust_remote_code=trusted, lora=spec.model.lora)
-        valued = critic_size(_with_critic(spec, critic), size, folder)
+        valued = critic_size(_with_critic(spec, critic, folder), size, folder)
         taught = teacher_size(teacher_model(spec, teacher), folder)
     except DataError as error:
         log.warning("memory_not_planned", reason=error.message)
@@ -55,8 +55,9 @@ def _planned(
     return filled, engine_bytes(size, work, gpu) if work.engines and work.share else None
 
 
-def _with_critic(spec: ResolvedSpec, folder: Path | None) -> ResolvedSpec:
-    """The spec with the critic's model where it is on this machine."""
+def _with_critic(spec: ResolvedSpec, own: Path | None, policy: Path) -> ResolvedSpec:
+    """The spec with the critic's model, or the policy's if its adapter is to be measured, as it is on this machine."""
+    folder = own if spec.critic is None or spec.critic.lora is None else own or policy
     if spec.critic is None or folder is None:
         return spec
     return spec.model_copy(update={"critic": spec.critic.model_copy(update={"model": str(folder)})})

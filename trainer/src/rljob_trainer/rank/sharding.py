@@ -14,6 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import JobError
+from rljob_trainer.lora.files import is_adapter
 from rljob_trainer.lora.layers import adapt
 from rljob_trainer.rank.casting import CastWeights
 from rljob_trainer.rank.compiling import compile_layers, compiles
@@ -45,11 +46,16 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
     train_without_noise(policy, trainable=trainable)
     if trainable:
         recompute(policy.model, spec.actor.recompute or "layer")
-    for parameter in policy.parameters():  # not policy.to(dtype): rotary frequencies stay in float32
-        if not parameter.requires_grad:
-            parameter.data = parameter.data.to(dtype)
+    shrink_frozen(policy, dtype)
     shard(policy, spec, mesh, dtype)
     return policy
+
+
+def shrink_frozen(model: nn.Module, dtype: torch.dtype) -> None:
+    """Frozen weights in the type of matrix products."""
+    for parameter in model.parameters():  # not model.to(dtype): rotary frequencies stay in float32
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
 
 
 def load_initial_weights(policy: Policy, spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> None:
@@ -71,10 +77,10 @@ def copy_weights(source: Policy, target: Policy) -> None:
 
 @torch.no_grad()
 def copy_named_weights(source: nn.Module, target: nn.Module) -> None:
-    """As copy_weights, for what the two have in common."""
+    """As copy_weights, for what the two have in common, except adapters."""
     ours = dict(all_weights(source))
     for name, theirs in all_weights(target):
-        if name in ours:
+        if name in ours and not is_adapter(name):
             theirs.copy_(ours[name])
 
 

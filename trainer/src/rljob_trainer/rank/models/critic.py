@@ -10,15 +10,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from rljob_api import ResolvedSpec
+from rljob_api.resolve import ResolvedLora
 from rljob_trainer.compute.dtypes import compute_dtype
-from rljob_trainer.lora.layers import adapted_layers
+from rljob_trainer.errors import blamed
+from rljob_trainer.lora.layers import adapt, adapted_layers, initial_matrices
 from rljob_trainer.rank.critic_loading import critic_weights
 from rljob_trainer.rank.forward import Critic, Policy
 from rljob_trainer.rank.loading import empty_model
 from rljob_trainer.rank.models.role import ModelRole, adamw
 from rljob_trainer.rank.packable import rows_as
 from rljob_trainer.rank.recomputing import recompute
-from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_named_weights, shard, train_without_noise
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_named_weights, shard, shrink_frozen, train_without_noise
 
 
 def critic_of(
@@ -31,17 +33,28 @@ def critic_of(
     Raises DataError for a model that cannot be a critic.
     """
     assert spec.critic is not None
+    dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
     critic = Critic(empty_model(own or folder, spec.model))
+    if spec.critic.adapter is not None:
+        _adapt(critic, spec.critic.adapter, dtype)
     train_without_noise(critic, trainable=True)
     recompute(critic.model, spec.actor.recompute or "layer")
     rows_as(critic, policy.module)
-    shard(critic, spec, mesh, COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)])
+    shard(critic, spec, mesh, dtype)
     if own is None:
         copy_named_weights(policy.module, critic)
         _add_adapter(policy.module, critic)
-    else:
-        _load(critic, own, spec, mesh)
-    return ModelRole("critic", critic, critic, adamw(critic, spec, device, spec.critic.weight_decay))
+    _load(critic, own, spec, mesh)
+    optimizer = adamw(critic, spec, device, spec.critic.weight_decay)
+    return ModelRole("critic", critic, critic, optimizer, whole=True)
+
+
+def _adapt(critic: Critic, lora: ResolvedLora, dtype: torch.dtype) -> None:
+    """Let an adapter and the head train alone. dtype: of what is frozen."""
+    critic.model.requires_grad_(requires_grad=False)
+    with blamed("spec.critic.lora.targetModules"):
+        adapt(critic.model, lora)
+    shrink_frozen(critic, dtype)
 
 
 @torch.no_grad()
@@ -59,8 +72,11 @@ def _local(weight: Tensor) -> Tensor:
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
-def _load(critic: Critic, folder: Path, spec: ResolvedSpec, mesh: DeviceMesh) -> None:
-    """Every rank calls this; only rank 0 ever holds the whole model."""
-    weights: dict[str, Any] = critic_weights(critic, folder, spec.model) if mesh.get_rank() == 0 else {}
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+def _load(critic: Critic, folder: Path | None, spec: ResolvedSpec, mesh: DeviceMesh) -> None:
+    """Its own model, if it has one, and a fresh adapter. Every rank calls this; only rank 0 holds whole weights."""
+    weights: dict[str, Any] = {}
+    if mesh.get_rank() == 0:
+        weights = critic_weights(critic, folder, spec.model) if folder is not None else {}
+        weights |= initial_matrices(critic, spec.training.seed)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     set_model_state_dict(critic, weights, options=options)

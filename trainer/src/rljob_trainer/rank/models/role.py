@@ -27,8 +27,7 @@ class ModelRole(Generic[M_co]):
     network: the module, or the part of it, whose parameter names checkpoints and engines use.
     optimizer: None for a model that is not trained.
     saved: whether checkpoints hold it.
-
-    Of a network with frozen parameters and an optimizer, checkpoints hold what is trained alone.
+    whole: whether checkpoints hold its frozen parameters too, although it has an optimizer.
     """
 
     name: str
@@ -36,6 +35,7 @@ class ModelRole(Generic[M_co]):
     network: nn.Module
     optimizer: ShardedAdamW | None = None
     saved: bool = True
+    whole: bool = False
 
     def state(self) -> State:
         """What a checkpoint holds of it."""
@@ -60,7 +60,8 @@ class ModelRole(Generic[M_co]):
 
     @property
     def _adapted(self) -> bool:
-        return any(not each.requires_grad for each in self.network.parameters())
+        """Whether checkpoints hold what is trained alone."""
+        return not self.whole and any(not each.requires_grad for each in self.network.parameters())
 
 
 def adamw(
