@@ -33,13 +33,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp()) / "tiny"
-    write(SHAPES["tiny"], 1, folder)
-    settings = EngineSettings("vllm", str(folder / "model"), PROMPT + options.tokens, max_num_seqs=512)
-    engine: Any = create_engine(settings)
-    engine._version = 0  # noqa: SLF001  vLLM's own random weights will do
-    for sequences in options.sequences:
-        _compare(engine, sequences, options.tokens, options.times)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "tiny"
+        write(SHAPES["tiny"], 1, folder)
+        settings = EngineSettings("vllm", str(folder / "model"), PROMPT + options.tokens, max_num_seqs=512)
+        engine: Any = create_engine(settings)
+        engine._version = 0  # noqa: SLF001  vLLM's own random weights will do
+        for sequences in options.sequences:
+            _compare(engine, sequences, options.tokens, options.times)
 
 
 def _compare(engine: Any, sequences: int, tokens: int, times: int) -> None:
