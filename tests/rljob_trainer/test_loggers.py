@@ -98,15 +98,15 @@ def test_the_console_is_a_line_a_step_in_the_drivers_log(run: RunInfo) -> None:
         loggers.episodes(2, [sample(2)])  # rljob samples shows them
         loggers.log(2, {"validation/reward": 0.125})
         for step in (3, 4):
-            loggers.log(step, {"reward/mean": 0.51234, "reward/max": 1.0, "time/step": 0.5})
+            loggers.log(step, {"response/length_mean": 4.0, "response/length_max": 6.0, "time/step": 0.5})
         loggers.finish("done")
         LoggerSet([], run).log(5, {"reward/mean": 0.5, "time/step": 0.5})
     logged = [{key: value for key, value in line.items() if key != "log_level"} for line in lines]
     assert logged == [
         {"event": "step_finished", "step": 1, "actor/loss": 2.72, "time/step": 0.5},
         {"event": "validated", "step": 2, "validation/reward": 0.125},
-        {"event": "step_finished", "step": 3, "reward/mean": 0.512, "time/step": 0.5},
-        {"event": "step_finished", "step": 4, "reward/mean": 0.512, "time/step": 0.5},
+        {"event": "step_finished", "step": 3, "response/length_mean": 4.0, "time/step": 0.5},
+        {"event": "step_finished", "step": 4, "response/length_mean": 4.0, "time/step": 0.5},
     ]
 
 
