@@ -145,8 +145,9 @@ def test_the_response_of_a_row_is_the_best_of_its_group_and_not_journaled(hosts,
     groups = collected(host, order)
     assert len(Journal(volume, 1, 0)) == 6
     made: Any = groups[0].bundle
-    given = made[groups[0].index].episodes[-1]
-    assert (given.sample, given.reward, given.trajectories[0].turns) == (2, 1.0, ())
+    sampled, *_, given = made[groups[0].index].episodes
+    (turn,) = given.trajectories[0].turns
+    assert (given.sample, given.reward, turn.temperature) == (2, 1.0, sampled.trajectories[0].turns[0].temperature)
     assert given.trajectories[0].token_ids[given.trajectories[0].in_loss].tolist() == [8, 9, 1]
     assert (groups[0].summary.sampled, groups[0].summary.made, groups[0].summary.oldest_version) == (2, 2, 7)
     if lost:

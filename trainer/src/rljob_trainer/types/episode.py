@@ -75,12 +75,17 @@ class Group:
         return made if self.baseline is None else (*made, self.baseline)
 
     def with_response(self) -> "Group":
-        """With the response of its row, if the task has it, as a last episode that is preferred: its reward is 1."""
+        """With the response of its row, if the task has it, as a last episode that is preferred: its reward is 1.
+
+        It is compared at the temperature of the sampled responses.
+        """
         prompt, response = self.task.token_ids, self.task.response
         if response is None:
             return self
         whole = np.concatenate([prompt, response]).astype(np.int32)
         part = supervised(whole, [slice(len(prompt), len(whole))])
+        if sampled := next((turn for each in self.trajectories for turn in each.turns), None):
+            part = replace(part, turns=(Turn(len(prompt), len(whole), sampled.temperature, "stop"),))
         own = Episode(self.task.id, len(self.episodes), (part,), reward=1.0, given=True)
         return replace(self, episodes=(*self.episodes, own))
 
