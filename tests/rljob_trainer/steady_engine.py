@@ -52,7 +52,8 @@ class SteadyProcess(EngineProcess):
         super().__init__(name, None)  # type: ignore[arg-type]
         self._loop.start(lambda: SteadyEngine(notes, pace))  # type: ignore[arg-type,return-value]
 
-    def start(self, gpus: Sequence[str], place: int, *_before: None) -> None: ...
+    def start(self, gpus: Sequence[str], place: int, beside: bool, *_before: bool) -> bool:
+        return True
 
 
 class SteadyHost(EngineHost):
