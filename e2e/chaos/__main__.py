@@ -62,7 +62,7 @@ def run_campaign(
     wrong = [problem for each in calm for problem in _unfinished(job, each)]
     while not wrong and (left := faults - sum(len(trial.struck) for trial in trials)) > 0:
         directory = folder / f"trial-{len(trials) + 1}"
-        drawn = (draw(dice) for _ in range(min(left, FAULTS_EACH)))
+        drawn = (draw(dice, environment=job.environment is not None) for _ in range(min(left, FAULTS_EACH)))
         trials.append(disturbed(files[0], directory, drawn, dice, say, ranks=job.ranks))
         wrong += judge(job, calm, trials[-1])
     verdict = f"{job.promise} in all {len(trials)} runs." if not wrong else f"{'; '.join(wrong)}."

@@ -7,7 +7,9 @@ from typing import Literal
 
 import psutil
 
-Kind = Literal["driver", "rank", "engine", "scorer", "reward process", "ray head", "gcs", "raylet"]
+Kind = Literal[
+    "driver", "rank", "engine", "scorer", "reward process", "ray head", "gcs", "raylet", "environment process"
+]  # fmt: skip
 Phase = Literal["rollout", "scoring", "advantage", "update", "sync", "saving", "any"]
 
 _TITLES: dict[Kind, str] = {
@@ -19,14 +21,15 @@ _TITLES: dict[Kind, str] = {
     "ray head": "rljob_trainer.local.ray_head",
     "gcs": "gcs_server",
     "raylet": "raylet/raylet",
+    "environment process": "rljob_trainer.environments.child",
 }
 """What the command lines of a run's processes contain."""
 
 KINDS: tuple[Kind, ...] = tuple(_TITLES)
 PHASES: tuple[Phase, ...] = ("rollout", "scoring", "advantage", "update", "sync", "saving", "any")
 
-_WEIGHTS = (3, 3, 3, 2, 3, 0.5, 1, 1)
-"""How often each kind is hit: the last three cost a new Ray each time."""
+_WEIGHTS = (3, 3, 3, 2, 3, 0.5, 1, 1, 6)
+"""How often each kind is hit: ray head, gcs and raylet cost a new Ray each time."""
 
 STOPPED_SHARE = 0.3
 
@@ -55,8 +58,10 @@ class Fault:
         return f"{self.signal} to {self.kind} in {self.phase}{again}"
 
 
-def draw(dice: random.Random) -> Fault:
-    kind = dice.choices(KINDS, _WEIGHTS)[0]
+def draw(dice: random.Random, *, environment: bool = False) -> Fault:
+    """environment: whether the job has one."""
+    kinds = KINDS if environment else KINDS[:-1]
+    kind = dice.choices(kinds, _WEIGHTS[: len(kinds)])[0]
     phase = dice.choice(PHASES)
     if dice.random() >= STOPPED_SHARE:
         return Fault(kind, "SIGKILL", phase)

@@ -31,6 +31,24 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 """The share of letters in their places. It leaves a mark while it is called, and takes long enough to be struck."""
 
 
+GAME = """
+import time
+
+class Environment:
+    def reset(self, task):
+        self.word, self.turns = task.ground_truth, 0
+
+    def step(self, answer):
+        time.sleep(0.01)
+        self.turns += 1
+        right = sum(one == other for one, other in zip(answer, self.word)) / len(self.word)
+        return self.word[-1 if right < 1 else 0], right, self.turns == 2
+"""
+"""Two turns: between them the policy reads a letter of the word, which one depends on its answer."""
+
+_AGENTS = {"source": GAME, "maxTurns": 2, "maxEpisodeTokens": 60, "processes": 2}
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """share: of all faults. seeds: of the undisturbed runs; disturbed ones have the first.
@@ -38,6 +56,7 @@ class Job:
     problems: what is wrong with disturbed runs beside undisturbed ones, if anything.
     lora: spec.model.lora of a job that adapts the model in the folder BASE beside its file.
     critic: spec.critic of a job that trains by PPO.
+    environment: spec.environment of a job whose episodes have several turns.
     """
 
     name: str
@@ -51,6 +70,7 @@ class Job:
     steps: int = STEPS
     lora: dict[str, Any] | None = None
     critic: dict[str, Any] | None = None
+    environment: dict[str, Any] | None = None
 
     def document(self, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
         """The RLJob. seed: of prompts and sampling; the weights begin alike."""
@@ -79,6 +99,7 @@ class Job:
                 "checkpoint": {"everySteps": 5},
                 "recovery": {"hangAfter": "5s", "maxRestarts": 50, "backoff": {"initial": "100ms", "max": "1s"}},
                 "cluster": {"gpusPerNode": 0},
+                **({} if self.environment is None else {"environment": self.environment}),
             },
         }
 
@@ -123,6 +144,7 @@ _CRITIC = {"learningRate": 1.0e-3, "warmupSteps": 2, "epochs": 2, "lambda": 1.0}
 
 JOBS = (
     Job("deterministic", "hf, deterministic", _DETERMINISTIC, 0.15, EQUAL, different_weights),
+    Job("agents", "hf, deterministic, two turns", _DETERMINISTIC, 0.15, EQUAL, different_weights, environment=_AGENTS),
     Job("critic", "hf, deterministic, PPO", _DETERMINISTIC, 0.1, EQUAL, different_weights, critic=_CRITIC),
     Job("ranks", "hf, deterministic, two ranks", _DETERMINISTIC, 0.15, EQUAL, different_weights, ranks=2),
     Job("adapter", "hf, deterministic, an adapter", _DETERMINISTIC, 0.15, EQUAL, different_weights, lora={"rank": 8}),

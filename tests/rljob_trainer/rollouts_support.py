@@ -15,10 +15,10 @@ def ids(*numbers: int) -> Any:
 
 
 def completion(request: Request, sample: int = 0, version: int = 7) -> Completion:
-    """The answer is the sample's seed, modulo 1000, and 1."""
+    """The answer is the sample's seed, modulo 1000, and 1; the prefix cache had one token of the prompt."""
     token_ids = ids(request.seeds[sample] % 1000, 1)
     versions = np.full(2, version, np.int32)
-    return Completion(request.id, sample, token_ids, np.zeros(2, np.float32), versions, "stop")
+    return Completion(request.id, sample, token_ids, np.zeros(2, np.float32), versions, "stop", cached_tokens=1)
 
 
 class FakeEngine:

@@ -30,14 +30,20 @@ DETERMINISTIC = next(job for job in JOBS if job.name == "deterministic")
 STEPS = 16
 SEED, FAULTS = 7, 3
 """Kills of a rank, a driver and an engine."""
+OF_GAMES = [
+    Fault("environment process", "SIGKILL", "rollout"),
+    Fault("environment process", "SIGSTOP", "rollout"),
+    Fault("scorer", "SIGKILL", "rollout"),
+]
+"""Beside those, in the job whose episodes have two turns."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["deterministic", "adapter", "critic"])
+@pytest.mark.parametrize("name", ["deterministic", "adapter", "critic", "agents"])
 def test_a_run_that_loses_its_processes_ends_with_the_same_weights(name: str, tmp_path: Path):
     dice = random.Random(SEED)
-    faults = [draw(dice) for _ in range(FAULTS)]
     chosen = next(job for job in JOBS if job.name == name)
+    faults = [draw(dice) for _ in range(FAULTS)] + (OF_GAMES if chosen.environment else [])
     job = write_job(tmp_path / "job.yaml", chosen.document(STEPS))
     with ThreadPoolExecutor() as pool:
         undisturbed_run = pool.submit(undisturbed, job, tmp_path / "calm")

@@ -9,6 +9,7 @@ import torch
 
 from rljob_trainer.engines.engine import NO_WEIGHTS, Request
 from rljob_trainer.engines.registry import create_engine
+from rljob_trainer.engines.vllm.start import CPU_BLOCK
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.types import Sampling
 from rljob_trainer.weights.probe import WeightSyncError
@@ -110,6 +111,16 @@ def test_greedy_answers_equal_transformers_generate(engine, policies):
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=16, do_sample=False
         )
         assert answers[request.id, 0].token_ids.tolist() == theirs[0, prompt.shape[1] :].tolist()
+
+
+def test_a_later_turn_finds_the_former_ones_in_the_prefix_cache(engine, kind):
+    prompt, observation = random_prompts(2, 60, 60, seed=5)
+    turn = answer(engine, [Request("first", prompt, Sampling(40), (0,))])["first", 0]
+    context = np.concatenate([prompt, turn.token_ids, observation])
+    later = answer(engine, [Request("later", context, Sampling(4), (0,))])["later", 0]
+    whole_blocks = (len(prompt) + len(turn.token_ids) - 1) // CPU_BLOCK * CPU_BLOCK  # the last token was only sampled
+    assert whole_blocks > len(prompt)
+    assert (turn.cached_tokens, later.cached_tokens) == {"hf": (None, None), "vllm": (0, whole_blocks)}[kind]
 
 
 def mixed(samples=2, prompts=24):

@@ -12,7 +12,8 @@ from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.environments.environment import Environment, Policy
 from rljob_trainer.environments.single_turn import single_turn
 from rljob_trainer.errors import InfrastructureError, JobError, RewardError
-from rljob_trainer.rollouts.calls import GroupRef, News, Order, PolicyName
+from rljob_trainer.loop.metrics import cache_metrics
+from rljob_trainer.rollouts.calls import NO_CACHE_USE, CacheUse, GroupRef, News, Order, PolicyName
 from rljob_trainer.rollouts.episodes import Diary, Episodes, turn_seed
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Sampling, Task, Trajectory, Turn
@@ -285,6 +286,17 @@ def test_an_error_ends_the_order_and_reaches_the_driver(site, where):
 def wait(condition: Callable[[], bool]) -> bool:
     pause = threading.Event()
     return any(condition() or pause.wait(0.01) for _ in range(1000))
+
+
+def test_what_the_prefix_cache_had_of_the_prompts_is_counted(episodes):
+    number = episodes.begin(ORDER, ())
+    assert len(collected(episodes, number)) == 3
+    turns = ORDER.samples * len(ORDER.tasks)
+    prompts = ORDER.samples * sum(len(each.token_ids) for each in ORDER.tasks)
+    use = episodes.news(number, 3, 0).cache
+    assert use == CacheUse(prompts, turns)
+    assert cache_metrics([use, CacheUse(prompts, 0)]) == {"rollout/prefix_cache_hits": turns / (2 * prompts)}
+    assert cache_metrics([NO_CACHE_USE]) == {}
 
 
 def test_an_engine_that_fails_is_reported_until_others_are_attached(episodes, site):

@@ -127,6 +127,7 @@ class Completion:
     log_probs: [R], of each sampled token, in nats, at the request's temperature and before top-k and top-p; for
         temperature 0 at temperature 1.
     versions: [R], policy version that sampled each token.
+    cached_tokens: of the prompt, those that the engine had in its prefix cache; None: it has no such cache.
     """
 
     request_id: str
@@ -135,6 +136,7 @@ class Completion:
     log_probs: Floats
     versions: Ids
     finish_reason: FinishReason
+    cached_tokens: int | None = None
 
 
 class RolloutEngine(Protocol):

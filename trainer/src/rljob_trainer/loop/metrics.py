@@ -12,6 +12,7 @@ from rljob_trainer.losses.preference import PreferenceSums
 from rljob_trainer.losses.spread import added, reported
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import Updated, Usage
+from rljob_trainer.rollouts.calls import CacheUse
 from rljob_trainer.rollouts.weight_sync import Synced
 from rljob_trainer.types import Floats, GroupSummary
 
@@ -195,6 +196,12 @@ def recovery_metrics(journaled: int, groups: int) -> Metrics:
         return {}
     replayed = float(journaled == groups)
     return {names.RECOVERY_JOURNALED_GROUPS: float(journaled), names.RECOVERY_REPLAYED_UPDATES: replayed}
+
+
+def cache_metrics(rounds: Sequence[CacheUse]) -> Metrics:
+    """Of the step's rounds of generation; nothing if their engines have no prefix cache."""
+    prompts = sum(each.prompts for each in rounds)
+    return {names.ROLLOUT_CACHED: sum(each.found for each in rounds) / prompts} if prompts else {}
 
 
 def sync_metrics(synced: Synced) -> Metrics:

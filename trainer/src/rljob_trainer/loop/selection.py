@@ -13,6 +13,7 @@ from rljob_trainer.errors import RewardError
 from rljob_trainer.loop.metrics import (
     Metrics,
     baseline_metrics,
+    cache_metrics,
     episode_metrics,
     length_metrics,
     recovery_metrics,
@@ -105,9 +106,10 @@ class Selection:
         }  # fmt: skip
 
     def found(self) -> Metrics:
-        """How much of it the journal had."""
+        """How much of it the journal had, and how much of the prompts the engines had."""
         made = sum(len(each.groups) for each in self.rounds)
-        return recovery_metrics(sum(each.journaled for each in self.rounds), made)
+        journaled = recovery_metrics(sum(each.journaled for each in self.rounds), made)
+        return journaled | cache_metrics([each.cache for each in self.rounds])
 
 
 def scored_groups(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]]:

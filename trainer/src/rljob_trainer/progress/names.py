@@ -90,6 +90,11 @@ ROLLOUT_LOG_PROB_DIFF_MAX = _metric("rollout/log_prob_diff_max", "nats", "Larges
 ROLLOUT_EFFECTIVE_SAMPLE_SIZE = _metric(
     "rollout/effective_sample_size", "share", "Effective sample size under the weights trainer / engine"
 )
+ROLLOUT_CACHED = _metric(
+    "rollout/prefix_cache_hits",
+    "share",
+    "Tokens of the engines' prompts that their prefix cache had: samples of a prompt share it, later turns continue it",
+)
 _CORRECTION = (
     ("kl", "nats", "Mean divergence of a token, engine from trainer (k1)"),
     ("k3_kl", "nats", "The same, estimated as k3"),

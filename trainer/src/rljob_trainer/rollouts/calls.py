@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rljob_trainer.types import Group, GroupSummary, Sampling, Task
 
@@ -50,17 +50,29 @@ class GroupRef:
     journaled: bool = False
 
 
+class CacheUse(NamedTuple):
+    """prompts: tokens of prompts that engines with a prefix cache got. found: of these, those that it had."""
+
+    prompts: int
+    found: int
+
+
+NO_CACHE_USE = CacheUse(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class News:
     """What an order has produced behind its first `seen` groups.
 
     generated: seconds from the order to its last finished turn so far.
+    cache: of the turns that were finished so far.
     engine_failed: the engine that cannot go on, and why; it is to be replaced.
     """
 
     groups: Sequence[GroupRef]
     generated: float
     engine_failed: tuple[str, str] | None = None
+    cache: CacheUse = NO_CACHE_USE
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.environments.environment import Environment
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rewards.scorer import Scorer
-from rljob_trainer.rollouts.calls import GroupRef, News, Order, PolicyName, Purpose
+from rljob_trainer.rollouts.calls import NO_CACHE_USE, CacheUse, GroupRef, News, Order, PolicyName, Purpose
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Ids, Sampling, Task
 from rljob_trainer.workers.worker import Worker
@@ -54,7 +54,7 @@ def turn_seed(job_seed: int, task_id: str, sample: int, turn: int) -> int:
 class EpisodePolicy:
     """environment.Policy of one episode.
 
-    heard: called with each completion.
+    heard: called with each completion and the tokens of its prompt.
     shares: episodes of a task that ask for the same turn share a request.
     """
 
@@ -63,7 +63,7 @@ class EpisodePolicy:
     sample: int
     sampling: Sampling
     seed: int
-    heard: Callable[[], None]
+    heard: Callable[[Completion, int], None]
     shares: bool = True
     turn: int = 0
 
@@ -84,7 +84,7 @@ class EpisodePolicy:
         sampling = replace(self.sampling, max_tokens=most, stop=(*self.sampling.stop, *stop))
         self.turn += 1
         completion = await self.generation.generate(owner, token_ids, sampling, seed)
-        self.heard()
+        self.heard(completion, len(token_ids))
         return completion
 
     def restart(self) -> None:
@@ -101,6 +101,7 @@ class _OrderState:
     order: Order
     started: float = field(default_factory=time.monotonic)
     generated: float = 0.0
+    cache: CacheUse = NO_CACHE_USE
     groups: list[GroupRef] = field(default_factory=list)
     plays: "list[asyncio.Task[None]]" = field(default_factory=list)
     finished: list[Group] = field(default_factory=list)
@@ -112,8 +113,11 @@ class _OrderState:
         """Whether so many groups are finished; None: all."""
         return len(self.groups) >= min(len(self.order.tasks), enough or len(self.order.tasks))
 
-    def heard(self) -> None:
+    def heard(self, completion: Completion, prompt_tokens: int) -> None:
         self.generated = time.monotonic() - self.started
+        if completion.cached_tokens is not None:
+            prompts, found = self.cache
+            self.cache = CacheUse(prompts + prompt_tokens, found + completion.cached_tokens)
 
 
 class Episodes:
@@ -210,7 +214,7 @@ class Episodes:
             self._changed.wait_for(lambda: state.has(enough) or state.error or self._engine_failed, seconds)
             if state.error is not None:
                 raise state.error
-            return News(state.groups[seen:], state.generated, self._engine_failed)
+            return News(state.groups[seen:], state.generated, self._engine_failed, state.cache)
 
     def deliver(self, delivery: Delivery) -> None:
         self._loop.call_soon_threadsafe(self._deliver, delivery)

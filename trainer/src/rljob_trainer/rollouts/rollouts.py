@@ -22,7 +22,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import EngineLost, InfrastructureError
 from rljob_trainer.journal import Used
 from rljob_trainer.rank.results import Updated
-from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
+from rljob_trainer.rollouts.calls import NO_CACHE_USE, CacheUse, GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
@@ -47,12 +47,14 @@ class Rollout:
     finished: ids of their tasks, in the order in which they were finished.
     generate_seconds: until the last turn was finished.
     journaled: groups that were made before: by an earlier attempt, or before a loss.
+    cache: what engines had of its prompts; only of the last host, if one was lost.
     """
 
     groups: list[GroupRef]
     generate_seconds: float
     journaled: int
     finished: list[str] = field(default_factory=list)
+    cache: CacheUse = NO_CACHE_USE
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +115,13 @@ class Rollouts:
     def _collect(self, order: Order, deadline: float, missing: Missing) -> Rollout:
         number = self._host.ask(RolloutProcess.begin, order)
         news = self._host.news(number, 0, 0.0)
-        groups, generated = {group.summary.task_id: group for group in news.groups}, news.generated
+        groups = {group.summary.task_id: group for group in news.groups}
         if self._incomplete(order, groups, missing):
             self.ready(order.policy)
         while self._incomplete(order, groups, missing):
             enough = len(groups) + missing(list(groups.values()))
             news = self._host.news(number, len(groups), LOOK_SECONDS, enough)
             groups |= {group.summary.task_id: group for group in news.groups}
-            generated = news.generated
             if news.engine_failed is not None:
                 name, reason = news.engine_failed
                 raise EngineLost(f"{name} failed: {reason}", worker=name)
@@ -131,7 +132,8 @@ class Rollouts:
         if len(groups) < len(order.tasks):
             self._host.ask(RolloutProcess.abort, number)
         in_order = [groups[task.id] for task in order.tasks if task.id in groups]
-        return Rollout(in_order, generated, sum(group.journaled for group in in_order), list(groups))
+        journaled = sum(group.journaled for group in in_order)
+        return Rollout(in_order, news.generated, journaled, list(groups), news.cache)
 
     def _incomplete(self, order: Order, groups: dict[str, GroupRef], missing: Missing) -> bool:
         return len(groups) < len(order.tasks) and missing(list(groups.values())) > 0

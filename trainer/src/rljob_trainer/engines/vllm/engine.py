@@ -43,7 +43,9 @@ class _Sample:
     index: int
     earlier: list[tuple[int, int]] = field(default_factory=list)
 
-    def completion(self, output: Any, version: int) -> Completion:
+    def completion(self, outputs: Any, version: int) -> Completion:
+        """outputs: vLLM's RequestOutput."""
+        output = outputs.outputs[0]
         reasons: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
         if output.finish_reason not in reasons:
             raise InfrastructureError(
@@ -54,7 +56,10 @@ class _Sample:
         versions = np.full(len(token_ids), version, dtype=np.int32)
         for tokens, earlier in reversed(self.earlier):
             versions[:tokens] = earlier
-        return Completion(self.request_id, self.index, token_ids, log_probs, versions, reasons[output.finish_reason])
+        return Completion(
+            self.request_id, self.index, token_ids, log_probs, versions, reasons[output.finish_reason],
+            outputs.num_cached_tokens,
+        )  # fmt: skip
 
 
 class VllmEngine:
@@ -142,7 +147,7 @@ class VllmEngine:
         with self._in_our_terms("rollout", "while generating", never_worked=not self._works):
             outputs = self._engine.step()
         self._works = True
-        return [self._samples.pop(each.request_id).completion(each.outputs[0], self._version) for each in outputs]
+        return [self._samples.pop(each.request_id).completion(each, self._version) for each in outputs]
 
     def abort(self, request_ids: Collection[str]) -> None:
         keys = [key for key, sample in self._samples.items() if sample.request_id in request_ids]
