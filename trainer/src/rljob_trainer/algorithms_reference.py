@@ -91,6 +91,7 @@ def compute_loss(batch, bound=5.0):
 | `rewards`, `groups` | [N] | rewards; equal numbers for episodes of one prompt |
 | `lengths` | [N] | tokens in the loss of each episode; their sum is T |
 | `token_penalties` | [T] | KL penalties, if `kl.placement` is `reward`; else None |
+| `token_rewards` | [T] | rewards inside responses (`spans`), besides `rewards`; None without any |
 | `values` | [T] | of the critic, if the job has a `critic`; else None |
 | `gamma`, `lambda_` | numbers | `algorithm.gamma` and `lambda` |
 | `scores()` | [N] | rewards minus penalties |
