@@ -153,6 +153,10 @@ MEANING: Mapping[str, tuple[tuple[str, ...], str, object, str]] = {
         ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm",), "algorithm.aggregation", "dr_grpo",
         "before 0.8",
     ),
+    "a share of steps": (
+        ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1", "trainer.total_training_steps=15"),
+        "actor.lrWarmupSteps", 1, "of 15 steps",  # as verl, which rounds down
+    ),
     "a bound of weights": (
         ("actor_rollout_ref.actor.policy_loss.loss_mode=dppo_tv", "actor_rollout_ref.actor.clip_ratio_c=10"),
         "algorithm.clipRatioC", 10, "",

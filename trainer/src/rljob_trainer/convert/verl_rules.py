@@ -64,7 +64,7 @@ def _schedule(c: Conversion, optim: str, model: str) -> None:
     if steps > 0:
         c.put(f"{model}.lrWarmupSteps", steps)
     elif ratio > 0 and total:
-        c.put(f"{model}.lrWarmupSteps", round(ratio * total), f"{ratio} of {total} steps")
+        c.put(f"{model}.lrWarmupSteps", int(ratio * total), f"{ratio} of {total} steps")
     elif ratio > 0:
         why = f"set {model}.lrWarmupSteps; the number of steps depends on the data"
         c.leave(f"{optim}.lr_warmup_steps_ratio", why)
