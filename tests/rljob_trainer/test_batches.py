@@ -86,6 +86,13 @@ def test_an_episode_that_is_alone_teaches_if_the_advantage_compares_no_group(adv
     assert [ref.index for ref in equal] == ([1] if teaches else [0, 1])  # its greedy answer has the same reward
 
 
+def test_rewards_inside_responses_teach_although_those_of_the_outcome_are_equal():
+    equal = summary([1.0, 1.0], owners=[0, 1], loss_tokens=[2, 2])
+    refs = [GroupRef(None, 0, equal), GroupRef(None, 1, replace(equal, token_rewards=(((0, 0.5),), ())))]
+    useful, flat, _ = split_groups(refs, spec(preset="dapo").algorithm.dynamic_sampling, "gae")
+    assert ([ref.index for ref in useful], [ref.index for ref in flat]) == ([1], [0])
+
+
 def test_the_groups_that_were_finished_first_are_used_in_the_order_of_their_tasks():
     refs = [GroupRef(None, index, replace(GROUPS[0], task_id=f"0/{index}/0")) for index in range(4)]
     finished = ["0/3/0", "0/0/0", "0/2/0", "0/1/0"]

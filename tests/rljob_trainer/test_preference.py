@@ -15,9 +15,11 @@ from rljob_trainer.losses.policy import LOSSES, PolicyBatch
 from rljob_trainer.losses.policy.terms import Pairs
 from rljob_trainer.losses.preference import PREFERENCE, PreferenceSums
 from rljob_trainer.losses.totals import BatchTotals
-from rljob_trainer.rank.plan import plan_units
+from rljob_trainer.rank.plan import RankPlan, plan_units
+from rljob_trainer.rank.rank import _importance
+from rljob_trainer.rank.shard import Shard, ShardSample
 from rljob_trainer.rank.sharding import load_initial_weights
-from rljob_trainer.types import Episode, Group, GroupSummary, Task
+from rljob_trainer.types import Episode, Group, GroupSummary, Task, answered, supervised
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
@@ -228,3 +230,12 @@ def test_a_step_whose_groups_all_tie_makes_no_pair():
     assert [each.tolist() for each in made.of_each(advantages([tied, tied], made, None, spec))] == [[0.0] * 2] * 4
     empty = StepSums(0.0, 0.0, 0.0, 0.0, 0, [0.0], minibatches=1)
     assert not set(PREFERENCE) & set(update_metrics([Updated(empty)] * 2, 1e-3, kl_in_loss=False))
+
+
+def test_a_row_s_own_response_says_nothing_of_the_engine():
+    """An engine that agrees with the trainer on what it sampled; it gave the row's response no probability."""
+    ours, ids = np.array([-1.0, -2.0], np.float32), np.array([3, 4], np.int32)
+    sampled, row = answered(ids, ids, ours, 4, 1.0, "stop"), supervised(np.append(ids, ids), [slice(2, 4)])
+    samples = {i: ShardSample(each, each.log_probs[2:], ours) for i, each in enumerate((sampled, row))}
+    found = _importance(Shard(RankPlan((((0, 1),),)), (), samples), 4, bypass=False)
+    assert (found.count, found.present, found.finish().effective_sample_size) == (2, 2, pytest.approx(1.0))

@@ -198,7 +198,10 @@ class Kl(ApiModel):
         ),
     )
     target: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        None, description="Divergence per response that the adaptive controller steers to, in nats."
+        None,
+        description=(
+            "Divergence that the adaptive controller steers to, in nats, added up over a response; the default is 6."
+        ),
     )
     horizon: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
         None, description="Samples over which the adaptive controller reacts; in the loss, once for each epoch."

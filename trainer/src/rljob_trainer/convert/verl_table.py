@@ -109,7 +109,6 @@ ONLY: Final = (
     Only("*.optim.clip_grad", (1.0,), "verl reads actor.grad_clip in its place"),
     Only("*.optim.num_cycles", (0.5,), "the cosine falls once"),
     Only("*.freeze_vision_tower", (False,), "images are not supported"),
-    Only("critic.loss_agg_mode", ("token-mean",), "the critic's loss is a mean over tokens"),
     Only("critic.optim.betas", ([0.9, 0.999],), "the critic has actor.beta1 and actor.beta2"),
     Only("reward_model.model.input_tokenizer", (), "the reward model's server has its own tokenizer and template"),
     Only("critic.shuffle", (False,), "minibatches are in the order of the prompts"),

@@ -125,7 +125,8 @@ def split_groups(
 ) -> tuple[list[GroupRef], list[GroupRef], list[GroupRef]]:
     """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds.
 
-    An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt.
+    An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt. Nor
+    are rewards equal if some are inside responses.
     Distillation reads no rewards: every group teaches.
     """
     if not groups:
@@ -136,7 +137,7 @@ def split_groups(
     if advantage == "distillation":
         equal = set()
     if advantage in WITHOUT_GROUPS:
-        equal = {index for index in equal if len(rewards[index]) > 1}
+        equal = {index for index in equal if len(rewards[index]) > 1 and not groups[index].summary.token_rewards}
     differ = [group for index, group in enumerate(groups) if index not in equal]
     useful = [group for group in differ if _within(group.summary, bounds)]
     beyond = [group for group in differ if not _within(group.summary, bounds)]
