@@ -158,5 +158,9 @@ def test_a_failed_episode_is_left_out_of_its_group_or_its_group_is(tokenizer, tm
     reason = "1 of 2 episodes failed, such as 0/3/0/1: crashed"
     assert scored_games(tmp_path, [EXACT], episodes, on_error="drop_group").error == reason
     assert "2 of 2" in (scored_games(tmp_path, [EXACT], [replace(episodes[1], sample=i) for i in (0, 1)]).error or "")
+    overflowed = [episodes[0], replace(episodes[1], status="truncated")]
+    assert scored_games(tmp_path, [EXACT], overflowed, on_error="drop_group", on_overflow="drop").error is None
+    alone = scored_games(tmp_path, [EXACT], overflowed[1:], on_overflow="drop").error
+    assert alone == "1 of 1 episodes are left out, such as 0/3/0/1: crashed"
     masked = [played(tokenizer, 0, 0.5, "a", masked=True)]
     assert scored_games(tmp_path, [EXACT], masked).error == "no episode has tokens to train on"
