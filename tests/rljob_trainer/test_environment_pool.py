@@ -84,9 +84,12 @@ def test_a_class_steps_until_it_is_done_and_each_step_rewards_its_turn(tmp_path)
 
 def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observations(tmp_path):
     texts = (
-        call("add", '{"a": 2}'), call("add", '{"c": 2}') + call("fail", "{}"), call("nothing", "{}"), call("find", "{}"),
+        call("add", '{"a": 2}'),
+        call("add", '{"c": 2}') + call("fail", "{}"),
+        call("nothing", "{}"),
+        call("find", "{}"),
         "3<|im_end|>",
-    )  # fmt: skip
+    )
     with playing(tmp_path, source=TOOLBOX, tools=["add", "fail", "find"], template=TOOLS, tokens=2000) as play:
         episode = play(*texts)
     (part,) = episode.trajectories

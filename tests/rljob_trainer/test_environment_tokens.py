@@ -195,6 +195,7 @@ def test_rewards_of_turns_follow_the_turns_into_their_trajectories():
     last = recorder.trajectories()[-1]
     assert last.token_ids.tolist() == [1, 2, 5, 6]  # its text is scored, for it has the last turn
     assert recorder.in_order([10, 20, 30]).tolist() == [20, 10, 30]
+    assert recorder.order() == (1, 0, 2)
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -212,6 +213,7 @@ def test_turns_that_overlap_count_in_the_order_in_which_they_began(order):
     tokens = [part.token_ids.tolist() for part in recorder.trajectories()]
     assert tokens == [[1, 2, 3, 7], [1, 2, 4, 8], [1, 2, 5, 9]]
     assert recorder.in_order([1, 2, 3, 4]).tolist() == [1, 2, 3, 4]
+    assert recorder.order() == ()
 
 
 # ---- limits

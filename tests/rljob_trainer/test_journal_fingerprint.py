@@ -57,6 +57,7 @@ CHANGES = {
     "reward": with_episode(MADE, reward=1e-6),
     "dropped": with_episode(MADE, reward=float("nan")),
     "rewards of turns": with_episode(MADE, turn_rewards=np.zeros(1, np.float32)),
+    "order of turns": with_episode(MADE, order=(0,)),
     "order": replace(MADE, episodes=MADE.episodes[::-1]),
     "one episode less": replace(MADE, episodes=MADE.episodes[:1]),
 }

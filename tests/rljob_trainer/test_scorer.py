@@ -130,6 +130,8 @@ def test_the_reward_of_an_environment_adds_to_those_of_functions(tokenizer, tmp_
     episodes = [played(tokenizer, 0, 0.5, "a<|end|>", "cba<|end|>"), played(tokenizer, 1, float("nan"), "cba")]
     group = scored_games(tmp_path, [{"name": "last", "source": last, "weight": 2}], episodes)
     assert [each.reward for each in group.episodes] == [2.5, 2]
+    swapped = scored_games(tmp_path, [{"name": "last", "source": last}], [replace(episodes[0], order=(1, 0))])
+    assert swapped.episodes[0].reward == 0.5, "the other answer was the last one"
     assert [each.components for each in group.episodes] == [{"last": 1, "environment": 0.5}, {"last": 1}]
 
 

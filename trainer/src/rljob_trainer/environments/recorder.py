@@ -101,6 +101,11 @@ class Recorder:
         self._place(before=self._begun + 1)
         return tuple(context.trajectory() for context in self._contexts)
 
+    def order(self) -> tuple[int, ...]:
+        """Episode.order of the turns of the trajectories."""
+        numbers = tuple(number for context in self._contexts for number in context.numbers)
+        return () if list(numbers) == sorted(numbers) else numbers
+
     def in_order(self, of_turns: list[float]) -> Floats:
         """[turns of all trajectories], from one number for each turn in the order in which they were taken.
 

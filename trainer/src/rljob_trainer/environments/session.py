@@ -113,6 +113,7 @@ class Session:
             float("nan") if reward is None else reward,
             turn_rewards=None if turn_rewards is None else self._recorder.in_order(list(turn_rewards)),
             counts={"turns": float(self._recorder.turns), "splits": float(self._recorder.splits), **metrics},
+            order=self._recorder.order(),
         )
         limits = self._limits
         if self._overflowed:

@@ -113,12 +113,13 @@ class Scorer:
         return Response(text, tokens=tokens, truncated=last.truncated, answers=answers)
 
     def _answers(self, episode: Episode) -> tuple[str, ...]:
-        """The text of each turn, of all trajectories."""
-        return tuple(
+        """The text of each turn, of all trajectories, as they were taken."""
+        texts = [
             self._decode(replace(part, turns=(turn,)).response_ids(self._ends))
             for part in episode.trajectories
             for turn in part.turns
-        )
+        ]
+        return tuple(texts[place] for place in np.argsort(episode.order or range(len(texts))))
 
 
 def by_environment(rewards: Rewards) -> Iterable[list[int]]:
