@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from rljob_api.v1alpha1 import Environment
+from rljob_trainer.environments import pool
 from rljob_trainer.environments.check import environment_errors
-from rljob_trainer.errors import EnvironmentFailed
+from rljob_trainer.errors import EnvironmentFailed, InfrastructureError
 from tests.rljob_api.example_files import EXAMPLES
 from tests.rljob_trainer.chat_templates import TOOLS
 from tests.rljob_trainer.environments_support import Script, playing, task_of
@@ -41,6 +42,10 @@ def add(a: int, b: int = 1) -> int:
 async def fail() -> str:
     """Fail."""
     raise LookupError("no such thing")
+
+def find() -> str:
+    """Find."""
+    return next(each for each in () if each)
 '''
 
 
@@ -79,9 +84,13 @@ def test_a_class_steps_until_it_is_done_and_each_step_rewards_its_turn(tmp_path)
 
 def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observations(tmp_path):
     texts = (
-        call("add", '{"a": 2}'), call("add", '{"c": 2}') + call("fail", "{}"), call("nothing", "{}"), "3<|im_end|>",
-    )  # fmt: skip
-    with playing(tmp_path, source=TOOLBOX, tools=["add", "fail"], template=TOOLS, tokens=2000) as play:
+        call("add", '{"a": 2}'),
+        call("add", '{"c": 2}') + call("fail", "{}"),
+        call("nothing", "{}"),
+        call("find", "{}"),
+        "3<|im_end|>",
+    )
+    with playing(tmp_path, source=TOOLBOX, tools=["add", "fail", "find"], template=TOOLS, tokens=2000) as play:
         episode = play(*texts)
     (part,) = episode.trajectories
     text = play.tokenized.text(part.token_ids.tolist())
@@ -91,8 +100,9 @@ def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observ
     assert "<|im_start|>tool\n3<|im_end|>" in text
     assert "<|im_start|>tool\nError: TypeError: missing a required argument: 'a'<|im_end|>" in text
     assert "<|im_start|>tool\nError: LookupError: no such thing<|im_end|>" in text
-    assert "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail<|im_end|>" in text
-    assert episode.counts == {"turns": 4, "splits": 0, "tool_calls": 4, "tool_errors": 3}
+    assert "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail, find<|im_end|>" in text
+    assert "<|im_start|>tool\nError: RuntimeError: raised StopIteration<|im_end|>" in text
+    assert episode.counts == {"turns": 5, "splits": 0, "tool_calls": 5, "tool_errors": 4}
 
 
 def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
@@ -211,6 +221,38 @@ def test_a_job_may_end_with_an_episode_that_fails(tmp_path):
     failing = playing(tmp_path, source=FAILS, arguments=arguments, on_error="fail")
     with failing as play, pytest.raises(EnvironmentFailed, match=match):
         play("a<|end|>", truth="truth")
+
+
+LEAVES = """
+import os, pathlib
+
+folder = pathlib.Path(os.environ["FOLDER"])
+if (folder / "gone").exists():
+    if (folder / "back").exists():
+        (folder / "gone").unlink()
+    raise ConnectionError("no server")
+
+async def rollout(task, policy):
+    await policy.chat(task.messages)
+    if not (folder / "left").exists():
+        (folder / "left").touch()
+        (folder / "gone").touch()
+        os._exit(1)
+    return 1.0
+"""
+
+
+def test_code_that_loads_no_more_is_no_fault_of_the_job(tmp_path, monkeypatch):
+    """What it needs, such as a server, is away for a while, or for good."""
+    monkeypatch.setattr(pool, "_LOAD_AGAIN_SECONDS", (0.0,))
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    (tmp_path / "back").touch()
+    with playing(tmp_path, source=LEAVES, env=["FOLDER"]) as play:
+        assert play("a<|end|>").reward == 1
+        (tmp_path / "back").unlink()
+        (tmp_path / "left").unlink()
+        with pytest.raises(InfrastructureError, match=r"cannot be replaced: .*ConnectionError: no server"):
+            play("a<|end|>")
 
 
 WAITS = """

@@ -1,7 +1,9 @@
 """Messages to tokens, and turns to trajectories: what was sampled is what is trained on."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -109,7 +111,7 @@ def test_a_template_that_rewrites_history_splits_the_episode(template, first):
 
 def test_calls_of_tools_keep_their_tokens_however_the_template_writes_them():
     call = 'Let me see.<tool_call>{"name":"add",   "arguments": {"a": 1}}</tool_call><|im_end|>'
-    result = {"role": "tool", "name": "add", "tool_call_id": "call_0", "content": "7"}
+    result = {"role": "tool", "name": "add", "tool_call_id": "call00000", "content": "7"}
     tokenized, episode = converse(templates.TOOLS, call, result, tools=[TOOL])
     (part,) = episode.trajectories
     text = tokenized.text(part.token_ids.tolist())
@@ -121,12 +123,34 @@ def test_qwen3_keeps_the_thinking_of_a_call_until_the_user_speaks():
     call = (
         '<think>\nwhy\n</think>\n\nI add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>'
     )
-    result = {"role": "tool", "name": "add", "tool_call_id": "call_0", "content": "7"}
+    result = {"role": "tool", "name": "add", "tool_call_id": "call00000", "content": "7"}
     tokenized, episode = converse(templates.QWEN3, call, result, tools=[TOOL])
     (part,) = episode.trajectories
     assert call + "\n<|im_start|>user\n<tool_response>\n7\n" in tokenized.text(part.token_ids.tolist())
     _, split = converse(templates.QWEN3, call, result, AGAIN, tools=[TOOL])
     assert len(split.trajectories) == 2
+
+
+STRICT = templates.TOOLS.replace(  # one call an answer, of an object, and ids as templates of Mistral want them
+    "{% for c in m.tool_calls or [] %}",
+    "{% if (m.tool_calls or []) | length > 1 %}{{ raise_exception('one call at once') }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('ids have 9 letters') }}{% endif %}"
+    "{% for name in c.function.arguments.items() %}{% endfor %}",
+)
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_a_call_that_the_template_rejects_is_the_policys_fault_and_stays_in_its_words(broken, rewrites):
+    first = (CALL.replace('{"a": 1}', "[1]") if broken else CALL + CALL) + "<|im_end|>"
+    result = {"role": "tool", "name": "add", "tool_call_id": "call00000", "content": "7"}
+    template = STRICT.replace("{{ m.content }}", "{{ m.content | upper }}") if rewrites else STRICT
+    tokenized, episode = converse(template, first, result, tools=[TOOL])
+    assert len(episode.trajectories) == 1 + rewrites
+    read = tokenized.text(episode.trajectories[-1].token_ids.tolist())
+    assert (first.upper() if rewrites else first).lower() in read.lower()
+    assert converse(STRICT, CALL + "<|im_end|>", result, tools=[TOOL])[1].counts["splits"] == 0
 
 
 def test_calls_are_parsed_and_what_is_none_becomes_a_call_that_fails():
@@ -149,10 +173,10 @@ def completed(*tokens: int, version: int = 1) -> Any:
 
 def test_turns_continue_the_longest_context_or_begin_one():
     recorder = Recorder()
-    recorder.add(ids(5, 9), completed(7), 1.0)
-    recorder.add(ids(5, 9, 7, 4), completed(8, 1, version=2), 0.5)
-    recorder.add(ids(5, 9), completed(6), 1.0)
-    recorder.add(ids(5, 9, 6, 2), completed(3), 1.0)
+    recorder.add(recorder.begin(), ids(5, 9), completed(7), 1.0)
+    recorder.add(recorder.begin(), ids(5, 9, 7, 4), completed(8, 1, version=2), 0.5)
+    recorder.add(recorder.begin(), ids(5, 9), completed(6), 1.0)
+    recorder.add(recorder.begin(), ids(5, 9, 6, 2), completed(3), 1.0)
     first, second = recorder.trajectories()
     assert first.token_ids.tolist() == [5, 9, 7, 4, 8, 1]
     assert first.in_loss.tolist() == [False, False, True, False, True, True]
@@ -165,12 +189,31 @@ def test_turns_continue_the_longest_context_or_begin_one():
 
 def test_rewards_of_turns_follow_the_turns_into_their_trajectories():
     recorder = Recorder()
-    recorder.add(ids(1), completed(2), 1.0)
-    recorder.add(ids(3), completed(4), 1.0)
-    recorder.add(ids(1, 2, 5), completed(6), 1.0)
+    recorder.add(recorder.begin(), ids(1), completed(2), 1.0)
+    recorder.add(recorder.begin(), ids(3), completed(4), 1.0)
+    recorder.add(recorder.begin(), ids(1, 2, 5), completed(6), 1.0)
     last = recorder.trajectories()[-1]
     assert last.token_ids.tolist() == [1, 2, 5, 6]  # its text is scored, for it has the last turn
     assert recorder.in_order([10, 20, 30]).tolist() == [20, 10, 30]
+    assert recorder.order() == (1, 0, 2)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_turns_that_overlap_count_in_the_order_in_which_they_began(order):
+    """Two of them continue one context, and which does must not depend on which ends first."""
+    recorder = Recorder()
+    recorder.add(recorder.begin(), ids(1), completed(2), 1.0)
+    turns = [(recorder.begin(), ids(1, 2, 3 + n), completed(7 + n), 1.0) for n in range(3)]
+    given_up = recorder.begin()
+    for n in order:
+        recorder.add(*turns[n])
+    assert (recorder.begun, recorder.turns) == (5, 4)
+    recorder.give_up(given_up)
+    assert recorder.begun == 4
+    tokens = [part.token_ids.tolist() for part in recorder.trajectories()]
+    assert tokens == [[1, 2, 3, 7], [1, 2, 4, 8], [1, 2, 5, 9]]
+    assert recorder.in_order([1, 2, 3, 4]).tolist() == [1, 2, 3, 4]
+    assert recorder.order() == ()
 
 
 # ---- limits
@@ -220,7 +263,10 @@ def test_turns_end_and_wrong_calls_are_refused():
         left_out = full.episode(None, None, {})
         assert (left_out.status, left_out.trajectories) == ("truncated", ())
         assert left_out.reason == "its prompt did not fit environment.maxEpisodeTokens (3)"
-        for method, argument in (("generate", []), ("generate", ["x"]), ("chat", {"messages": [3]}), ("leave", None)):
+        for method, argument in (
+            ("generate", []), ("generate", ["x"]), ("generate", [2**40]), ("generate", [-1]),
+            ("generate", [tokenized.rows]), ("encode", "\ud800"), ("chat", {"messages": [3]}), ("leave", None),
+        ):  # fmt: skip
             with pytest.raises(Refused):
                 await session.call(method, argument)
         with pytest.raises(Refused, match="roles are system, user and assistant"):
@@ -239,3 +285,29 @@ def test_turns_end_and_wrong_calls_are_refused():
         assert episode.status == "truncated"
     with pytest.raises(Refused, match="2 rewards of turns"):
         session.episode(1.0, [1, 2], {})
+
+
+def test_a_request_that_is_given_up_takes_no_turn():
+    tokenized = tokenized_of()
+    policy: Any = Script(tokenized, "a<|end|>")
+    answer, waits = policy.generate, asyncio.Event()
+
+    async def generate(*args: Any) -> Any:
+        await waits.wait()
+        return await answer(*args)
+
+    policy.generate = generate
+
+    async def play() -> Episode:
+        session = Session(task_of(tokenized), policy, tokenized, Limits(1, 400, "train", "train"))
+        given_up = asyncio.create_task(session.chat([USER], None))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with suppress(asyncio.CancelledError):
+            await given_up
+        waits.set()
+        await session.chat([USER], None)
+        return session.episode(1.0, None, {})
+
+    episode = asyncio.run(play())
+    assert (episode.status, episode.counts["turns"]) == ("finished", 1)

@@ -3,6 +3,7 @@
 import json
 import os
 import selectors
+import shutil
 import stat
 import subprocess
 import sys
@@ -22,6 +23,9 @@ from rljob_trainer.sandbox.system_calls import compiled_filter
 
 Status = Literal["finished", "failed", "timed_out", "too_much_output", "too_much_disk"]
 _LOOK_SECONDS = 0.02
+_LONGEST_PATH = 3000
+"""Bytes. The system names nothing below 4096, and a program that changes into a folder writes files there."""
+
 _SHARED = ("/lib", "/lib64", "/usr/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom")
 """Libraries and time zones, beside the folders of Python itself."""
 
@@ -66,11 +70,23 @@ def run(source: str, stdin: str = "", limits: Limits = Limits()) -> Outcome:
     Raises:
         InfrastructureError: the kernel has no Landlock or no seccomp, libseccomp is missing, or no process starts.
     """
-    with tempfile.TemporaryDirectory(prefix="sandbox-") as folder:
-        file = Path(folder, "main.py")
+    with _folder() as folder:
+        file = folder / "main.py"
         file.write_text(source, encoding="utf-8", errors="replace")
         with _started(file, stdin, limits) as (process, ready):
-            return _Watch(process, Path(folder), limits).outcome(ready)
+            return _Watch(process, folder, limits).outcome(ready)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = tempfile.mkdtemp(prefix="sandbox-")
+    try:
+        yield Path(folder)
+    finally:
+        try:
+            shutil.rmtree(folder)
+        except RecursionError:  # folders in folders: Python before 3.13 calls itself for each
+            subprocess.run(["rm", "-rf", folder], check=True)
 
 
 @contextmanager
@@ -179,7 +195,7 @@ class _Watch:
         entries = size = 0
         for path, _, names in os.walk(self._folder):
             entries += 1 + len(names)
-            if entries > self._limits.files:
+            if entries > self._limits.files or len(os.fsencode(path)) > _LONGEST_PATH:
                 return "too_much_disk"
             size += sum(_size(Path(path, name)) for name in names)
         return "too_much_disk" if size + self._deleted() > self._limits.disk else None
