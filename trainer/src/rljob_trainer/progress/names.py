@@ -176,7 +176,12 @@ ACTOR_MFU = _metric(
     "actor/mfu", "share", "Model FLOPs utilization of an update: 6 a parameter and token over the GPUs' bfloat16 peak"
 )
 MEMORY_UPDATE = _metric("memory/update", "bytes", "Largest GPU memory of a rank's tensors in an update")
-IDLE_ENGINES = _metric("idle/engines", "share", "Time of the step in which engines neither generate nor get weights")
+IDLE_ENGINES = _metric(
+    "idle/engines",
+    "share",
+    "Time of the step in which an engine has no request and gets no weights, as while all episodes wait for their"
+    " environments; the mean over engines",
+)
 IDLE_RANKS = _metric("idle/ranks", "share", "Time of the step in which ranks neither compute nor send weights")
 TOKENS_PER_SECOND = _metric(
     "throughput/tokens_per_second", "tokens/s", "Prompt and response tokens of the step over its time"
@@ -190,9 +195,8 @@ PHASE_TIMES: Final = (
 )  # fmt: skip
 """The parts of time/step."""
 
-ENGINE_TIMES: Final = (TIME_ROLLOUT, TIME_VALIDATION, TIME_SYNC)
 RANK_TIMES: Final = (TIME_ADVANTAGE, TIME_UPDATE, TIME_SYNC)
-"""The parts in which they work; validation counts its rewards too."""
+"""The parts in which ranks work."""
 
 OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT)
 """The parts that only some steps have."""
