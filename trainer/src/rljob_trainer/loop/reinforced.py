@@ -149,8 +149,7 @@ class ReinforcedSteps:
         selection = Selection(
             step,
             self.spec.data.prompts_per_step,
-            settings,
-            self.spec.algorithm.advantage,
+            self.spec.algorithm,
             rewarded=self.spec.rewarded,
         )
         for _ in range(settings.max_rounds if settings.enabled else 1):

@@ -141,7 +141,11 @@ SYNC_PROBE_MOVED = _metric(
 SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-probabilities in the weight sync's probe")
 SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
 GROUPS_ABORTED = _metric("groups/aborted", "groups", "Groups that were aborted because enough others were finished")
-GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
+GROUPS_UNINFORMATIVE = _metric(
+    "groups/uninformative",
+    "groups",
+    "Groups that teach nothing: all that the advantage compares, such as rewards, is equal",
+)
 GROUPS_OUT_OF_BOUNDS = _metric(
     "groups/out_of_bounds", "groups", "Groups whose mean reward is outside of dynamicSampling's bounds"
 )
