@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from rljob_trainer.environments import Episode, Policy, Task
+
 LOOK_SECONDS = 0.05
 
 
@@ -18,10 +20,10 @@ class Sleeps:
     def __init__(self, seconds: float, turns: int, note: str) -> None:
         self.seconds, self.left, self.note = seconds, turns, note
 
-    def reset(self, task):  # noqa: ARG002
+    def reset(self, task: Task) -> None:  # noqa: ARG002
         self.asked = time.time()
 
-    def step(self, answer):
+    def step(self, answer: str) -> tuple[str, float, bool]:
         with Path(self.note).open("a") as file:
             file.write(json.dumps([self.asked, time.time()]) + "\n")
         self.left -= 1
@@ -36,7 +38,11 @@ class _Watch:
     def __init__(self) -> None:
         self.idle = 0
         self.all_idle = asyncio.Event()
-        self.found: asyncio.Task[dict[str, float]] | None = None
+        self.looking: asyncio.Task[dict[str, float]] | None = None
+
+    async def found(self) -> dict[str, float]:
+        assert self.looking is not None
+        return await self.looking
 
     async def look(self, seconds: float) -> dict[str, float]:
         """The event loop's lag, and CPU seconds of this process and of its parent, the rollout host."""
@@ -59,21 +65,19 @@ class _Watch:
 _WATCH = _Watch()
 
 
-async def idle(task, policy, seconds: float, episodes: int, threads: bool):
+async def idle(task: Task, policy: Policy, seconds: float, episodes: int, threads: bool) -> Episode:
     """Takes a turn, waits until all episodes did, and then sleeps for that long; half of it they are watched."""
     await policy.generate(task.token_ids)
     _WATCH.idle += 1
     if _WATCH.idle == episodes:
-        _WATCH.found = asyncio.create_task(_WATCH.look(seconds / 2))
+        _WATCH.looking = asyncio.create_task(_WATCH.look(seconds / 2))
         _WATCH.all_idle.set()
     await _WATCH.all_idle.wait()
     await (asyncio.to_thread(time.sleep, seconds) if threads else asyncio.sleep(seconds))
-    from rljob_trainer.environments import Episode
-
-    return Episode(0.0, metrics=await _WATCH.found)
+    return Episode(0.0, metrics=await _WATCH.found())
 
 
-async def one_turn(task, policy):
+async def one_turn(task: Task, policy: Policy) -> None:
     await policy.generate(task.token_ids)
 
 
