@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import psutil
@@ -59,7 +58,10 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """Steps of single turns. rollout, step: tokens a second, of the time of rollouts and of whole steps."""
+    """Steps of single turns.
+
+    rollout, step: tokens a second, of the time of rollouts and of whole steps. tokens: of a step, the mean.
+    """
 
     rollout: float
     step: float
@@ -97,11 +99,9 @@ def idle(folder: Path, *, threads: bool) -> Idle:
 def single(folder: Path, *, environment: bool, steps: int) -> Single:
     """The first step does not count."""
     lines, _, before = _run(jobs.single(environment=environment, steps=1 + steps), folder)
-    tokens = [128 * line[names.RESPONSE_LENGTH_MEAN] for line in lines[1:]]
-    rates = [
-        sum(tokens) / sum(line[name] for line in lines[1:]) for name in (names.TIME_ROLLOUT, names.TIME_STEP)
-    ]  # fmt: skip
-    return Single(*rates, mean(tokens), before)
+    tokens = sum(128 * line[names.RESPONSE_LENGTH_MEAN] for line in lines[1:])
+    rollout, step = (tokens / sum(line[name] for line in lines[1:]) for name in (names.TIME_ROLLOUT, names.TIME_STEP))
+    return Single(rollout, step, tokens / steps, before)
 
 
 def _bins(window: Interval) -> list[Interval]:

@@ -9,6 +9,7 @@ import pytest
 from bench.agents import played
 from bench.agents.measure import Idle, Played, Single
 from bench.agents.page import Results, write_page
+from rljob_trainer.environments import Policy, Task
 
 CALM = Played(100.0, 0.99, 60_000, 160.0, 0.2, 0.1, [1.0, 0.9], [64.0, 3.0])
 PLAIN = Single(1000.0, 500.0, 9000.0, 0.1)
@@ -33,15 +34,14 @@ def test_the_page_judges_the_goal_and_says_whether_the_machine_was_quiet(busy, b
 
 
 def test_idle_episodes_are_watched_once_all_are_idle(monkeypatch):
-    class Policy:
-        async def generate(self, token_ids: Any) -> None: ...
+    async def ask(method: str, argument: Any) -> Any:
+        return [], "", "stop"
 
-    class Task:
-        token_ids = (1,)
+    task, policy = Task("0/0/0", [], [1], None, {}, ""), Policy(0, ask)
 
     async def both() -> Any:
         monkeypatch.setattr(played, "_WATCH", played._Watch())
-        return await asyncio.gather(*(played.idle(Task, Policy(), 0.3, 2, threads) for threads in (True, False)))
+        return await asyncio.gather(*(played.idle(task, policy, 0.3, 2, threads) for threads in (True, False)))
 
     first, second = asyncio.run(both())
     assert first.metrics == second.metrics

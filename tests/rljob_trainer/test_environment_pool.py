@@ -197,8 +197,8 @@ def test_the_driver_reads_the_code_before_anything_else(path, refused, tmp_path)
 
 
 def test_programs_that_are_not_here_are_named(tmp_path):
-    servers = [{"name": "a", "command": ["./serve", "--fast"]}, {"name": "b", "command": ["no-such-server"]}]
-    errors = list(program_errors(Environment(mcpServers=servers), tmp_path))
+    servers: Any = [{"name": "a", "command": ["./serve", "--fast"]}, {"name": "b", "command": ["no-such-server"]}]
+    errors = list(program_errors(Environment(mcp_servers=servers), tmp_path))
     assert [error.field for error in errors] == [
         f"spec.environment.mcpServers[{index}].command[0]" for index in range(2)
     ]  # fmt: skip
@@ -207,7 +207,7 @@ def test_programs_that_are_not_here_are_named(tmp_path):
     assert error.field == "spec.environment.command[0]"
     (tmp_path / "serve").write_text("#!/bin/sh\n")
     (tmp_path / "serve").chmod(0o755)
-    assert len(list(program_errors(Environment(mcpServers=servers), tmp_path))) == 1
+    assert len(list(program_errors(Environment(mcp_servers=servers), tmp_path))) == 1
     assert list(program_errors(Environment(command=["sh"]), tmp_path)) == []
 
 
