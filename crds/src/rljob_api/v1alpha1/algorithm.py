@@ -231,7 +231,13 @@ class DynamicSampling(ApiModel):
     The accuracy of a group is the mean of its rewards.
     """
 
-    enabled: bool | None = Field(None, description="Replace groups whose rewards are all equal.")
+    enabled: bool | None = Field(
+        None,
+        description=(
+            "Replace groups whose rewards are all equal; with stepwiseAdvantage per_step those whose turns have equal"
+            " returns, and with gigpo those that are equal in both."
+        ),
+    )
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None, description="Largest number of sampling rounds of one step; then the step uses the groups that it has."
     )

@@ -33,6 +33,7 @@ from rljob_trainer.data.tokenizer import make_tokenizer
 from rljob_trainer.data.torchless import import_transformers
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.registry import argument_errors
+from rljob_trainer.environments.check import check_code
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest, WorkerLost
 from rljob_trainer.journal import first_digest, rollout_fingerprint, step_fingerprint, update_fingerprint
 from rljob_trainer.loggers import LoggerSet
@@ -251,7 +252,12 @@ class Wiring:
         return dataset.all("validation")
 
     def _check_arguments(self) -> None:
-        """Raises JobError for arguments that no engine reads, or a wrong advantageFrom. vLLM checks the others."""
+        """Raises JobError for arguments that no engine reads, or wrong code of an advantage or an environment.
+
+        vLLM checks the other arguments.
+        """
+        if self._spec.environment is not None:
+            check_code(self._spec.environment, self._base_dir)
         if self._spec.algorithm.advantage_from is not None:
             try_advantage(self._spec.algorithm, values=self._spec.critic is not None)
         rollout, supervised = self._spec.rollout, self._spec.supervised_only

@@ -149,8 +149,7 @@ class ReinforcedSteps:
         selection = Selection(
             step,
             self.spec.data.prompts_per_step,
-            settings,
-            self.spec.algorithm.advantage,
+            self.spec.algorithm,
             rewarded=self.spec.rewarded,
         )
         for _ in range(settings.max_rounds if settings.enabled else 1):
@@ -184,6 +183,7 @@ class ReinforcedSteps:
             self.reporting.now("rollout")
             done = self.rollouts.collect(self._order(tasks), enough)
             self.reporting.add_time("rollout", done.generate_seconds)
+            self.reporting.engines_worked(done.engine_seconds)
         return done
 
     def _order(self, tasks: list[Task]) -> Order:
@@ -281,7 +281,9 @@ class ReinforcedSteps:
             self.ranks.exchange_average()
         order = Order("validation", policy, self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
-            scored, _ = scored_groups(self.rollouts.collect(order), step)
+            done = self.rollouts.collect(order)
+            self.reporting.engines_worked(done.engine_seconds)
+            scored, _ = scored_groups(done, step)
             if averages:
                 self.ranks.exchange_average()
             self.reporting.samples(step, scored)
