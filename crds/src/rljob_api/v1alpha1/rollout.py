@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints
 from rljob_api.v1alpha1.base import ApiModel, Duration, Rule, Seed
 
 Engine = Literal["vllm", "hf"]
+Quantization = Literal["none", "fp8"]
 
 
 class ValidationSampling(ApiModel):
