@@ -205,7 +205,7 @@ def test_a_rate_limit_spreads_requests_and_the_wait_is_not_held_against_the_serv
         waits.append(seconds)
 
     with played(length) as url, asking(url, rateLimit=1, timeout="50s", lostAfter="50s") as models:
-        monkeypatch.setattr("rljob_trainer.rewards.models.client.asyncio.sleep", sleep)
+        monkeypatch.setattr("rljob_trainer.model_server.asyncio.sleep", sleep)
         assert score(models, "a", "b", "c", "d").rewards.tolist() == [1, 1, 1, 1]
     assert [round(wait / 60) for wait in waits] == [0, 1, 2, 3, 4], "the first is the question which model it serves"
 
