@@ -96,8 +96,8 @@ class ModelServer:
             who = f"{self._kind.replace('_', ' ')} {self._name} at {self._access.url}"
             raise InfrastructureError(f"{who} gave no answer for {lost_after}: {why}") from None
 
-    async def check_serves(self, names: Set[str]) -> None:
-        """Raise NotServed if it serves no model with one of the names."""
+    async def check_serves(self, names: Set[str]) -> list[dict[str, Any]]:
+        """What it says of its models. Raises NotServed if none has one of the names, InfrastructureError."""
         try:
             answer = await self.ask("GET", reward_server.MODELS)
         except Rejected as error:
@@ -108,6 +108,8 @@ class ModelServer:
             raise self._not_served(f"answered {str(answer)[:_SHOWN]}, which names no models") from None
         if not served & names:
             raise self._not_served(f"serves {', '.join(sorted(served)) or 'no model'}")
+        models: list[dict[str, Any]] = answer["data"]
+        return models
 
     def _not_served(self, what: str) -> NotServed:
         return NotServed(f"{self._access.url} {what}, not {self._name}; check the server's URL and model")

@@ -84,7 +84,7 @@ class Rank(RankCalls):
 
     policy, reference: the reference is there in RL, or with preset dpo, if the algorithm compares with it.
     critic: what trains it, in RL with advantage gae. average: of the policy since the stage began (actor.emaDecay).
-    teacher: in RL, if the job has one.
+    teacher: in RL, if the job has one by path.
     others: further models, which are saved and restored with these.
     correction: of the difference between engine and trainer. rejection: its mask; None: all tokens stay.
     engine_bytes: rank.defaults'.
@@ -247,7 +247,7 @@ class Rank(RankCalls):
         self._shard = shard if bypass or self.rejection is None else without_rejected(shard, self.rejection)
         return Prepared(
             self._token_kl(shard) if self.spec.kl_in_reward else None,
-            self._reverse_kl(shard) if self.teacher is not None else None,
+            self._reverse_kl(shard) if self.spec.algorithm.teacher is not None else None,
         )
 
     def _score_with_reference(self, shard: Shard) -> None:
@@ -262,7 +262,7 @@ class Rank(RankCalls):
             return self._drops()  # a bypass reports them alone
         several = minibatches * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
         corrects = self.rejection is not None or self.correction.rollout_is != "none"
-        return several or corrects or self.spec.kl_in_reward or self.teacher is not None
+        return several or corrects or self.spec.kl_in_reward or self.spec.algorithm.teacher is not None
 
     @in_phase("update")
     def values(self) -> list[Floats]:

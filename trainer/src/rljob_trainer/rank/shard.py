@@ -96,7 +96,13 @@ def shard_of_groups(plan: RankPlan, totals: Sequence[BatchTotals], groups: Seque
     episodes = ((number, episode) for number, group in enumerate(groups) for episode in group.episodes)
     every = enumerate((each, episode.reward, number) for number, episode in episodes for each in episode.trajectories)
     samples = {
-        index: ShardSample(each, each.log_probs[each.in_loss], positive=reward > 0, group=number)
+        index: ShardSample(
+            each,
+            each.log_probs[each.in_loss],
+            teacher_log_probs=each.taught.log_probs if each.taught is not None else None,
+            positive=reward > 0,
+            group=number,
+        )
         for index, (each, reward, number) in every
         if index in wanted
     }
