@@ -51,10 +51,13 @@ def agents_episode(number: int = 0, sample: int = 0) -> Episode:
     )  # fmt: skip
 
 
-def taught(one: Episode) -> Episode:
-    """With what a teacher's server said of it."""
+def taught(one: Episode, top_k: int = 0) -> Episode:
+    """With what a teacher's server said of it: of each token, or of `top_k` others."""
     draw = np.random.default_rng(5)
-    said = [Taught(-draw.exponential(size=part.loss_tokens).astype(np.float32)) for part in one.trajectories]
+    shapes = [(part.loss_tokens, top_k) if top_k else (part.loss_tokens,) for part in one.trajectories]
+    ids = [draw.integers(0, 50_000, shape).astype(np.int32) if top_k else None for shape in shapes]
+    values = [-draw.exponential(size=shape).astype(np.float32) for shape in shapes]
+    said = [Taught(*each) for each in zip(values, ids, strict=True)]
     parts = tuple(replace(part, taught=each) for part, each in zip(one.trajectories, said, strict=True))
     return replace(one, trajectories=parts)
 
@@ -126,6 +129,8 @@ def assert_same_episode(found: Episode | None, expected: Episode) -> None:
         assert (ours.taught is None) == (theirs.taught is None)
         if ours.taught is not None and theirs.taught is not None:
             assert_same_array(ours.taught.log_probs, theirs.taught.log_probs)
+            assert_same_array(ours.taught.ids, theirs.taught.ids)
+            assert ours.taught.log_probs.shape == theirs.taught.log_probs.shape
 
 
 def assert_same_array(ours: Any, theirs: Any) -> None:

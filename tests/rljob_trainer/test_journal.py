@@ -48,8 +48,9 @@ def volume(tmp_path):
         episode(3, length=300_000),
         agents_episode(3),
         taught(agents_episode(3)),
-    ],  # fmt: skip
-    ids=["one turn", "no answer", "long", "turns and trajectories", "taught"],
+        taught(agents_episode(3), 4),
+    ],
+    ids=["one turn", "no answer", "long", "turns and trajectories", "taught", "top-k"],
 )
 def test_an_episode_comes_back_bit_for_bit(volume, made, error):
     made = replace(made, reward=float("nan")) if error else made

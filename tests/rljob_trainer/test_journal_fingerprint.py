@@ -42,6 +42,10 @@ def plus(values, where=0, amount=1):
     return changed
 
 
+def said_of(token):
+    return Taught(np.zeros((4, 1), np.float32), np.full((4, 1), token, np.int32))
+
+
 MADE = group(3)
 PART = MADE.episodes[1].trajectories[0]
 CHANGES = {
@@ -56,6 +60,8 @@ CHANGES = {
     "image": with_trajectory(MADE, 1, media=("digest",)),
     "teacher": with_trajectory(MADE, 1, taught=Taught(np.zeros(4, np.float32))),
     "what the teacher said": with_trajectory(MADE, 1, taught=Taught(np.ones(4, np.float32))),
+    "what it said of another token": with_trajectory(MADE, 1, taught=said_of(1)),
+    "of which token it said so": with_trajectory(MADE, 1, taught=said_of(2)),
     "reward": with_episode(MADE, reward=1e-6),
     "dropped": with_episode(MADE, reward=float("nan")),
     "rewards of turns": with_episode(MADE, turn_rewards=np.zeros(1, np.float32)),

@@ -13,7 +13,7 @@ import pytest
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_api.v1alpha1.model import Tokenizer
-from rljob_api.v1alpha1.teacher import TeacherServer
+from rljob_api.v1alpha1.teacher import Teacher
 from rljob_trainer.attempt.claim import claim
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import FencedError, InfrastructureError
@@ -153,7 +153,7 @@ def test_what_the_teachers_server_said_is_journaled_and_never_asked_again(hosts,
         return 200, {"choices": [{"prompt_logprobs": rows}]}
 
     with played(answer) as url:
-        server = TeacherServer.model_validate({"url": url, "model": "m"})
+        server = Teacher.model_validate({"server": {"url": url, "model": "m"}})
         host = hosts(teacher=server, episode_tokens=16)
         attach(host)
         collected(host, order_of(purpose="validation"))

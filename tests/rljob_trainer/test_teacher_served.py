@@ -1,5 +1,6 @@
 """A teacher on the real vLLM: its answers are those of the same teacher on the ranks, and so is what it teaches."""
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
@@ -7,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from rljob_api.v1alpha1 import RewardModel
 from rljob_api.v1alpha1.model import Tokenizer
-from rljob_api.v1alpha1.teacher import TEACHER_KEY
+from rljob_api.v1alpha1.teacher import TEACHER_KEY, TeacherServer
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.local.reward_servers import Plan, RewardServers
 from rljob_trainer.progress import names
+from rljob_trainer.rollouts.teaching import TeacherClient, policy_encoder
+from rljob_trainer.types import Episode, Group, Task, Taught, Trajectory, supervised
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED
 from tests.rljob_trainer.run_support import RLJOB, finish, machine, trained, write_job
 
@@ -49,7 +53,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / NAME)
     tokenizer.save_pretrained(folder / NAME)
     # The job starts servers of reward models alone; one of them serves a teacher as well.
-    arguments = [*SERVED["arguments"], "--max-logprobs", "400"]
+    arguments = [*SERVED["arguments"], "--max-logprobs", "5"]
     model = {"name": NAME, "path": NAME, "kind": "generative", "promptTemplate": "{response}", "scorePattern": "(.)"}
     given = RewardModel.model_validate({**model, **SERVED, "arguments": arguments})
     plan = Plan(given, "teacher", str(folder / NAME), ())
@@ -67,7 +71,7 @@ def run(served: Served, folder: Path, teacher: dict[str, Any]) -> list[Any]:
     folder.mkdir()
     job = write_job(
         folder, model=MODEL, rewards=None, algorithm={"preset": "distillation", "teacher": teacher},
-        rollout={"samplesPerPrompt": 2, "deterministic": True}, training={"steps": 3},
+        rollout={"samplesPerPrompt": 2, "deterministic": True}, training={"steps": 2},
     )  # fmt: skip
     with machine() as place:
         command = [*RLJOB, "run", job, "--dir", folder / "run"]
@@ -76,10 +80,43 @@ def run(served: Served, folder: Path, teacher: dict[str, Any]) -> list[Any]:
     return trained(folder / "run")
 
 
+def said(served: Served, top_k: int, *parts: Trajectory) -> list[Taught]:
+    async def asked() -> Group:
+        server = TeacherServer.model_validate({"url": served.url, "model": NAME})
+        client = TeacherClient(server, top_k, 200, policy_encoder(served.folder, trust_remote_code=False))
+        try:
+            task = Task("0/0/0", [], parts[0].token_ids, None, {}, "test")
+            episodes = tuple(Episode(task.id, sample, (part,)) for sample, part in enumerate(parts))
+            return await client.taught(Group(task, episodes))
+        finally:
+            await client.close()
+
+    answers = [part.taught for part in asyncio.run(asked()).trajectories]
+    return [each for each in answers if each is not None]
+
+
+def test_its_answers_are_what_transformers_computes(served: Served, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(TEACHER_KEY, served.key)
+    draw = np.random.default_rng(0)
+    turns = supervised(draw.integers(0, 250, 60).astype(np.int32), [slice(9, 20), slice(31, 50)])
+    parts = [turns, supervised(draw.integers(0, 250, 7).astype(np.int32), [slice(6, 7)])]
+    model = AutoModelForCausalLM.from_pretrained(served.folder, attn_implementation="eager").eval()
+    for part, own, best in zip(parts, said(served, 0, *parts), said(served, 5, *parts), strict=True):
+        with torch.inference_mode():
+            logits = model(torch.from_numpy(part.token_ids.astype(np.int64))[None]).logits[0].log_softmax(-1)
+        before = logits[np.flatnonzero(part.in_loss) - 1]
+        sampled = torch.from_numpy(part.token_ids[part.in_loss].astype(np.int64))
+        values, ids = before.topk(5)
+        assert own.log_probs == pytest.approx(before.gather(-1, sampled[:, None])[:, 0].numpy(), abs=TOLERANCE)
+        assert best.log_probs == pytest.approx(values.numpy(), abs=TOLERANCE)
+        assert best.ids is not None
+        assert best.ids.tolist() == ids.tolist()
+
+
 def test_it_teaches_what_the_same_teacher_on_the_ranks_does(served: Served, tmp_path: Path):
     server = {"url": served.url, "model": NAME, "key": {"name": "secret", "key": "k"}}
-    by_server = run(served, tmp_path / "server", {"server": server})
-    by_path = run(served, tmp_path / "path", {"path": str(served.folder)})
+    by_server = run(served, tmp_path / "server", {"server": server, "topK": 5})
+    by_path = run(served, tmp_path / "path", {"path": str(served.folder), "topK": 5})
     for name in (names.REVERSE_KL, names.ACTOR_GRAD_NORM):
         assert [line[name] for line in by_server] == pytest.approx([line[name] for line in by_path], abs=TOLERANCE)
     assert all(line[names.REVERSE_KL] > 0.1 for line in by_server)

@@ -12,7 +12,7 @@ import pytest
 
 from rljob_api.v1alpha1.teacher import TeacherServer
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.rollouts.teaching import PROBE, TeacherClient, log_probs_of
+from rljob_trainer.rollouts.teaching import PROBE, TeacherClient, taught_by
 from rljob_trainer.types import Group
 from tests.rljob_trainer.journal_support import agents_episode, episode, group, task
 from tests.rljob_trainer.played_server import Answer, played
@@ -43,10 +43,10 @@ def serving(length: int = LONGEST + 1) -> dict[str, Any]:
     return {"data": [{"id": "big", "root": "org/big", "max_model_len": length}]}
 
 
-def ask(url: str, *groups: Group, **fields: Any) -> list[Group]:
+def ask(url: str, *groups: Group, top_k: int = 0, **fields: Any) -> list[Group]:
     async def asked() -> list[Group]:
         server = TeacherServer.model_validate({"url": url, "model": "big", **fields})
-        client = TeacherClient(server, LONGEST, encode)
+        client = TeacherClient(server, top_k, LONGEST, encode)
         try:
             return await asyncio.gather(*(client.taught(each) for each in groups))
         finally:
@@ -146,7 +146,7 @@ def test_a_server_of_no_teacher_of_this_policy_is_named_before_it_sees_a_sample(
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ((400, "maximum context length is 8"), "rejected it with 400: maximum context length is 8; a sample has 7"),
+        ((400, "maximum context length is 8"), "rejected it with 400: maximum context length is 8; the sample has 7"),
         ((404, "no"), "/v1/completions answered 404: no; check the server's URL, model and key"),
         ((200, {"choices": [{"text": ""}]}), "without the log-probabilities of the prompt's tokens (prompt_logprobs)"),
         ((200, {"error": "x"}), "answered {'error': 'x'}, without the log-probabilities"),
@@ -169,6 +169,34 @@ def test_a_server_without_a_tokenizer_to_compare_is_believed():
 def test_a_log_probability_that_is_none_is_no_signal():
     answer = {"choices": [{"prompt_logprobs": [None, {"7": {"logprob": float("-inf")}}]}]}
     with pytest.raises(JobError, match="gave -inf as log-probability"):
-        log_probs_of(answer, [5, 7], [1])
+        taught_by(answer, [5, 7], [1], 0)
     with pytest.raises(JobError, match="without the log-probabilities"):
-        log_probs_of(answer, [5, 7, 8], [1])
+        taught_by(answer, [5, 7, 8], [1], 0)
+
+
+def test_of_the_likeliest_tokens_the_sampled_one_is_left_out_if_it_is_none():
+    """vLLM answers K tokens and the prompt's own, in any order; equal ones are in the order of their ids."""
+    rows: list[Any] = [None, {"7": -5.0, "3": -0.5, "9": -1.0}, {"8": -1.5, "2": -1.5, "4": -0.25}]
+    entries = [row and {token: {"logprob": value} for token, value in row.items()} for row in rows]
+    answer = {"choices": [{"prompt_logprobs": entries}]}
+    found = taught_by(answer, [5, 7, 4], [1, 2], 2)
+    assert found.ids is not None
+    assert (found.ids.tolist(), found.ids.dtype) == ([[3, 9], [4, 2]], np.int32)
+    assert (found.log_probs.tolist(), found.log_probs.dtype) == ([[-0.5, -1.0], [-0.25, -1.5]], np.float32)
+    with pytest.raises(JobError, match="without the log-probabilities"):
+        taught_by(answer, [5, 7, 4], [1, 2], 4)
+
+
+def test_the_likeliest_tokens_are_asked_for_and_a_server_that_refuses_so_many_is_named():
+    bodies: list[Any] = []
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        if body["path"] == "/tokenize":
+            return taught_of(body)
+        bodies.append(body["prompt_logprobs"])
+        return 400, "Requested prompt logprobs of 30, which is greater than max allowed: 20"
+
+    with played(answer, serving()) as url, pytest.raises(JobError) as error:
+        ask(url, group(), top_k=30)
+    assert error.value.message.endswith("and vLLM's --max-logprobs must be at least topK, 30")
+    assert set(bodies) == {30}

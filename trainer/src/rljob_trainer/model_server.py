@@ -63,6 +63,7 @@ class ModelServer:
 
     def __init__(self, kind: str, name: str, access: Access) -> None:
         self._kind, self._name, self._access = kind, name, access
+        self._event = f"{kind}_retried"
         self.room = asyncio.Semaphore(access.concurrency)
         self._pace = _Pace(access.rate_limit)
         self._http = httpx.AsyncClient(
@@ -89,7 +90,7 @@ class ModelServer:
                         return await self._try(method, path, body)
                     except _Again as again:
                         why = str(again)
-                    log.warning(f"{self._kind}_retried", model=self._name, reason=why, tries=tries, again_in=wait)
+                    log.warning(self._event, model=self._name, reason=why, tries=tries, again_in=wait)
                     await asyncio.sleep(wait)
                     wait = min(2 * wait, LONGEST_WAIT)
         except TimeoutError:

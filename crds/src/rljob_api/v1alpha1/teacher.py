@@ -19,7 +19,7 @@ class TeacherServer(ApiModel):
     """
 
     url: Annotated[str, StringConstraints(pattern=URL_PATTERN, min_length=8, max_length=1024)] = Field(
-        description="Where it is, with vLLM's API: it answers prompt_logprobs at /v1/completions; without /v1 at the end."
+        description="Its address, without /v1 at the end. At /v1/completions it answers prompt_logprobs, as vLLM does."
     )
     model: Text = Field(description="Name of the model at the server. It must have the policy's tokenizer.")
     key: SecretKeyRef | None = Field(
@@ -72,7 +72,15 @@ class Teacher(ApiModel):
         1.0,
         description=(
             "Weight of the teacher's signal, log pi_teacher - log pi of each sampled token, which is added to the"
-            " token's advantage (slime's opd_kl_coef)."
+            " token's advantage (slime's opd_kl_coef); with topK, of the divergence in the loss."
+        ),
+    )
+    top_k: Annotated[int, Field(ge=0, le=1000)] = Field(
+        0,
+        description=(
+            "Above 0, a term of the loss is the reverse KL over so many tokens that the teacher finds likeliest, and"
+            " the rest of the vocabulary as one (verl's topk), and advantages have no part of it. 0: the sampled token"
+            " alone. A server answers vLLM's --max-logprobs at most, 20 unless it is started with more."
         ),
     )
 

@@ -118,7 +118,7 @@ def _taught(spec: ResolvedSpec) -> list[str]:
     teacher = spec.algorithm.teacher
     if teacher is None or teacher.server is None:
         return []
-    return [_json(teacher.server.model_dump(mode="json", exclude=_TEACHER_SPEED))]
+    return [_json(teacher.server.model_dump(mode="json", exclude=_TEACHER_SPEED), teacher.top_k)]
 
 
 def _environment(spec: ResolvedSpec, base_dir: Path) -> list[str | bytes]:

@@ -4,7 +4,8 @@
     header    JSON; "kind" is made or used
     arrays    of Made, for each trajectory: token ids behind the prompt (int32), in_loss (uint8), and for its sampled
               tokens log-probabilities (float32) and versions (int32), and a teacher's log-probabilities (float32) of
-              its tokens in the loss; then the rewards of turns (float32)
+              its tokens in the loss, or of its likeliest tokens, whose ids follow (int32); then the rewards of turns
+              (float32)
 
 The prompt is not in a record: the data gives it again, and a hash of its token ids tells whether it is the same.
 """
@@ -102,7 +103,7 @@ def encode_made(made: Made, task: Task) -> bytes:
                 "tokens": len(part.token_ids),
                 "turns": part.turns,
                 "media": part.media,
-                "taught": part.taught is not None,
+                "taught": None if part.taught is None else part.taught.log_probs.shape[1:],
             }
             for part, prefix in zip(episode.trajectories, prefixes, strict=True)
         ],
@@ -124,7 +125,10 @@ def encode_made(made: Made, task: Task) -> bytes:
 
 def taught_bytes(taught: Taught | None) -> list[bytes]:
     """Its arrays."""
-    return [] if taught is None else [taught.log_probs.astype("<f4").tobytes()]
+    if taught is None:
+        return []
+    ids = [] if taught.ids is None else [taught.ids.astype("<i4").tobytes()]
+    return [taught.log_probs.astype("<f4").tobytes(), *ids]
 
 
 def encode_used(used: Used) -> bytes:
@@ -190,8 +194,17 @@ def _trajectory(header: Mapping[str, Any], arrays: "_Arrays", prompt: Ids) -> Tr
     log_probs, versions = np.zeros(T, np.float32), np.full(T, NOT_SAMPLED, np.int32)
     count = int(sampled.sum())
     log_probs[sampled], versions[sampled] = arrays.take(count, "<f4"), arrays.take(count, "<i4")
-    taught = Taught(arrays.take(int(in_loss.sum()), "<f4")) if header.get("taught") else None
+    shape = header.get("taught")  # a record of an older version has none
+    taught = None if shape is None else _taught(int(in_loss.sum()), shape, arrays)
     return Trajectory(ids, in_loss, log_probs, versions, turns, tuple(header["media"]), taught)
+
+
+def _taught(tokens: int, shape: Sequence[int], arrays: "_Arrays") -> Taught:
+    """shape: () of the tokens themselves, (K,) of the K likeliest."""
+    if not shape:
+        return Taught(arrays.take(tokens, "<f4"))
+    log_probs, ids = (arrays.take(tokens * shape[0], dtype).reshape(tokens, -1) for dtype in ("<f4", "<i4"))
+    return Taught(log_probs, ids)
 
 
 class _Arrays:

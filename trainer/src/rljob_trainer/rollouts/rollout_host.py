@@ -17,7 +17,7 @@ import ray
 import structlog
 
 from rljob_api.v1alpha1 import Environment, Rewards
-from rljob_api.v1alpha1.teacher import TeacherServer
+from rljob_api.v1alpha1.teacher import Teacher
 from rljob_trainer.attempt.claim import check_not_superseded
 from rljob_trainer.engines.calls import Delivery, Receiver, Subscriber
 from rljob_trainer.engines.engine_host import EngineProcess
@@ -53,7 +53,7 @@ class RolloutSettings:
     engine_runs: samples that an engine generates at once, at most.
     trust_remote_code: model.trustRemoteCode.
     environment: spec.environment; None: a single turn. episode_tokens: most of a context, unless it says otherwise.
-    teacher: server of algorithm.teacher; None without one.
+    teacher: algorithm.teacher if it has a server; else None.
     template_arguments: data.templateArguments. template_time: ISO 8601, the time that chat templates see.
     """
 
@@ -71,7 +71,7 @@ class RolloutSettings:
     max_staleness: int = 0
     environment: Environment | None = None
     episode_tokens: int = 0
-    teacher: TeacherServer | None = None
+    teacher: Teacher | None = None
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     template_time: str = ""
 
@@ -217,10 +217,10 @@ class RolloutProcess:
 
     def _asks_teacher(self) -> Teach | None:
         s = self._settings
-        if s.teacher is None:
+        if s.teacher is None or s.teacher.server is None:
             return None
         encode = policy_encoder(Path(s.model_dir), trust_remote_code=s.trust_remote_code)
-        self._teacher = TeacherClient(s.teacher, s.episode_tokens, encode)
+        self._teacher = TeacherClient(s.teacher.server, s.teacher.top_k, s.episode_tokens, encode)
         return self._teacher.taught
 
     def _pool(self) -> EnvironmentPool | None:

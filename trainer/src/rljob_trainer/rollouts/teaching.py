@@ -1,8 +1,9 @@
 """Asks the server of a teacher about finished groups: the log-probabilities of their tokens in the loss.
 
 GET  /v1/models, POST /tokenize   once: the model, the length of its context, and its tokenizer
-POST /v1/completions              each sample: {prompt: token ids, prompt_logprobs: 0}
-                                  -> of each token {id: {logprob, rank}}, null for the first
+POST /v1/completions              each sample: {prompt: token ids, prompt_logprobs: teacher.topK}
+                                  -> of each token {id: {logprob}}, null for the first: of the token itself and of the
+                                     topK likeliest ones
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from rljob_trainer.data.torchless import import_transformers
 from rljob_trainer.errors import JobError
 from rljob_trainer.model_server import Access, ModelServer, NotServed, Rejected
 from rljob_trainer.rewards.models.key import TEACHER_FIELD, read_teacher_key
-from rljob_trainer.types import Episode, Floats, Group, Taught, Trajectory
+from rljob_trainer.types import Episode, Group, Taught, Trajectory
 
 log = structlog.get_logger()
 
@@ -33,14 +34,14 @@ _SHOWN = 160
 
 
 class TeacherClient:
-    """The teacher's server. longest: tokens of the longest sample. encode: the policy's tokenizer, without the tokens
-    that it adds to a text. Use it in one event loop.
+    """The teacher's server. top_k: teacher.topK. longest: tokens of the longest sample. encode: the policy's tokenizer,
+    without the tokens that it adds to a text. Use it in one event loop.
 
     Raises JobError if the key of the server is missing.
     """
 
-    def __init__(self, server: TeacherServer, longest: int, encode: Encode) -> None:
-        self._model, self._longest, self._encode = server.model, longest, encode
+    def __init__(self, server: TeacherServer, top_k: int, longest: int, encode: Encode) -> None:
+        self._model, self._top_k, self._longest, self._encode = server.model, top_k, longest, encode
         key = read_teacher_key(server, os.environ)
         access = Access(server.url.rstrip("/"), key, server.timeout, server.lost_after, server.concurrency)
         self._server = ModelServer("teacher", server.model, access)
@@ -71,9 +72,9 @@ class TeacherClient:
     async def _ask(self, trajectory: Trajectory) -> Taught:
         places = np.flatnonzero(trajectory.in_loss)
         if not places.size:
-            return Taught(np.zeros(0, np.float32))
+            return nothing_taught(self._top_k)
         prompt = trajectory.token_ids[: places[-1] + 1].tolist()
-        body = {"model": self._model, "prompt": prompt, "prompt_logprobs": 0, "max_tokens": 1, "temperature": 0}
+        body = {"model": self._model, "prompt": prompt, "prompt_logprobs": self._top_k, "max_tokens": 1}
         try:
             async with self._server.room:
                 await self._check()
@@ -81,8 +82,10 @@ class TeacherClient:
         except NotServed as error:
             raise JobError(str(error), field=TEACHER_FIELD) from error
         except Rejected as error:
-            raise JobError(f"{error}; a sample has {len(prompt)} tokens", field=TEACHER_FIELD) from error
-        return Taught(log_probs_of(answer, prompt, places.tolist()))
+            most = f", and vLLM's --max-logprobs must be at least topK, {self._top_k}" if self._top_k else ""
+            message = f"the teacher's server {error}; the sample has {len(prompt)} tokens{most}"
+            raise JobError(message, field=TEACHER_FIELD) from error
+        return taught_by(answer, prompt, places.tolist(), self._top_k)
 
     async def _check(self) -> None:
         """Once: whether the server has a teacher of this policy."""
@@ -110,32 +113,47 @@ class TeacherClient:
             return
         if theirs != (own := self._encode(PROBE)):
             raise JobError(
-                f"the tokenizer of the teacher's server is not the policy's: it makes {_short(theirs)} of {PROBE!r}, and"
-                f" the policy's {_short(own)}; serve a model with the policy's tokenizer, such as a larger one of the"
-                " same family",
+                f"the tokenizer of the teacher's server is not the policy's: it makes {_short(theirs)} of {PROBE!r},"
+                f" and the policy's {_short(own)}; serve a model with the policy's tokenizer, such as a larger one of"
+                " the same family",
                 field=TEACHER_FIELD,
             )
 
 
-def log_probs_of(answer: Any, prompt: list[int], places: list[int]) -> Floats:
-    """Of the tokens at `places` of the prompt, as float32. Raises JobError for an answer without them."""
+def taught_by(answer: Any, prompt: list[int], places: list[int], top_k: int) -> Taught:
+    """Of the tokens at `places` of the prompt, or of the `top_k` likeliest ones there, equal ones by their id.
+
+    Raises JobError for an answer without them.
+    """
     try:
         rows = answer["choices"][0]["prompt_logprobs"]
         if len(rows) != len(prompt):
             raise IndexError
-        values = np.array([rows[place][str(prompt[place])]["logprob"] for place in places], np.float32)
-    except (KeyError, IndexError, TypeError, ValueError):
+        each = [{int(token): float(entry["logprob"]) for token, entry in rows[place].items()} for place in places]
+        if top_k:
+            best = [sorted(row.items(), key=lambda item: (-item[1], item[0]))[:top_k] for row in each]
+            table = np.array(best, np.float64).reshape(len(places), top_k, 2)
+            taught = Taught(table[..., 1].astype(np.float32), table[..., 0].astype(np.int32))
+        else:
+            taught = Taught(np.array([row[prompt[place]] for row, place in zip(each, places, strict=True)], np.float32))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise JobError(
             f"the teacher's server answered {_short(answer)}, without the log-probabilities of the prompt's tokens"
             " (prompt_logprobs): serve the teacher with vLLM",
             field=TEACHER_FIELD,
         ) from None
-    if not np.isfinite(values).all():
-        raise JobError(
-            f"the teacher's server gave {values[~np.isfinite(values)][0]} as log-probability; check its model",
-            field=TEACHER_FIELD,
-        )
-    return values
+    wrong = taught.log_probs[np.isnan(taught.log_probs) if top_k else ~np.isfinite(taught.log_probs)]
+    if wrong.size:  # of the likeliest, one may be impossible
+        message = f"the teacher's server gave {wrong[0]} as log-probability; check its model"
+        raise JobError(message, field=TEACHER_FIELD)
+    return taught
+
+
+def nothing_taught(top_k: int) -> Taught:
+    """Of a trajectory without tokens in the loss."""
+    if not top_k:
+        return Taught(np.zeros(0, np.float32))
+    return Taught(np.zeros((0, top_k), np.float32), np.zeros((0, top_k), np.int32))
 
 
 def policy_encoder(folder: Path, *, trust_remote_code: bool) -> Encode:

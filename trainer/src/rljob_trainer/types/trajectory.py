@@ -30,10 +30,13 @@ class Turn(NamedTuple):
 class Taught:
     """What a teacher's server answered about the R tokens in the loss of a trajectory.
 
-    log_probs: [R], the teacher's log-probability of each, in nats, at temperature 1.
+    log_probs: [R], the teacher's log-probability of each, in nats, at temperature 1. With teacher.topK [R, K], of the K
+        tokens that the teacher finds likeliest there, the likeliest first.
+    ids: [R, K], these tokens; None without teacher.topK.
     """
 
     log_probs: Floats
+    ids: Ids | None = None
 
 
 @dataclass(frozen=True, slots=True)
