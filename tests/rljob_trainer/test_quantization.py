@@ -164,13 +164,17 @@ def test_an_update_that_was_cut_off_starts_again(engine, model_dir):
     check_layers(engine, policy_of(model_dir, 3))
 
 
-@pytest.mark.parametrize("lacking", ["layers.1.self_attn.k_proj.weight", "layers.0.mlp.down_proj", "layers.0.self_attn.q_proj.bias"])
+@pytest.mark.parametrize(
+    "lacking", ["layers.1.self_attn.k_proj.weight", "layers.0.mlp.down_proj", "layers.0.self_attn.q_proj.bias"]
+)
 def test_weights_that_did_not_arrive_are_named(engine, model_dir, lacking):
     with pytest.raises(JobError, match=lacking.replace(".", r"\.")):
         send(engine, policy_of(model_dir, 4), lacking)
 
 
-@pytest.mark.parametrize(("capability", "multiplies"), [((8, 0), False), ((8, 6), False), ((8, 9), True), ((10, 0), True)])
+@pytest.mark.parametrize(
+    ("capability", "multiplies"), [((8, 0), False), ((8, 6), False), ((8, 9), True), ((10, 0), True)]
+)
 def test_a_gpu_that_does_not_multiply_fp8_is_refused(capability, multiplies):
     if multiplies:
         check_gpu("NVIDIA H100", capability)

@@ -478,7 +478,8 @@ class Algorithm(ApiModel):
         ),
         Rule(
             f"{_ADVANTAGE} != 'distillation' || has(self.teacher)",
-            "advantage distillation learns from a teacher: set algorithm.teacher.path, or choose another preset",
+            "advantage distillation learns from a teacher: set algorithm.teacher.path or"
+            " algorithm.teacher.server, or choose another preset",
             "teacher",
         ),
         Rule(

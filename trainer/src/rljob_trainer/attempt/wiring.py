@@ -283,6 +283,7 @@ class Wiring:
             trust_remote_code=self._spec.model.trust_remote_code,
             environment=environment,
             episode_tokens=self._spec.longest_sample,
+            teacher=self._spec.algorithm.teacher,
             template_arguments=self._spec.data.template_arguments,
             template_time=now.isoformat() if now is not None else "",
         )
