@@ -63,7 +63,7 @@ _PRESET_WARMUPS = "".join(
     for name, row in PRESETS.items()
     if row.critic_warmup_steps
 )
-_WARMUP = f"has(self.critic.warmupSteps) ? self.critic.warmupSteps : {_PRESET_WARMUPS}0"
+_WARMUP = f"has(self.critic) && has(self.critic.warmupSteps) ? self.critic.warmupSteps : {_PRESET_WARMUPS}0"
 
 
 class RLJobSpec(ApiModel):
@@ -230,7 +230,8 @@ class RLJobSpec(ApiModel):
             "critic.miniBatchSize",
         ),
         Rule(
-            f"!has(self.critic) || !has(self.training.steps) || ({_WARMUP}) < self.training.steps",
+            f"!has(self.critic) && {_ADVANTAGE} != 'gae' || !has(self.training.steps)"
+            f" || ({_WARMUP}) < self.training.steps",
             "the policy would never learn: set critic.warmupSteps below training.steps",
             "critic.warmupSteps",
         ),

@@ -91,7 +91,7 @@ class Selection:
 
     def dropped(self) -> dict[str, str]:
         """Why the step does not use a task's group."""
-        left = self.flat + self.outside if self.kept else []
+        left = self.flat + self.outside if self.kept and self.settings.enabled else []
         why = {group.summary.task_id: "uninformative" for group in left}
         return self.failed | why | {group.summary.task_id: "oversampled" for group in self.extra}
 

@@ -429,7 +429,7 @@ def _importance(shard: Shard, version: int, *, bypass: bool) -> ImportanceSums:
     """
     minibatches = shard.plan.minibatches[:1] if bypass else shard.plan.minibatches
     every = [sample for minibatch in minibatches for samples in shard.passes(minibatch) for sample in samples]
-    samples = [sample for sample in every if sample.trajectory.turns]
+    samples = [sample for sample in every if sample.trajectory.sampled]
     ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
     versions = [each.trajectory.versions[each.trajectory.in_loss] for each in samples]
     present = np.concatenate(versions or [np.zeros(0, np.int32)]) == version
