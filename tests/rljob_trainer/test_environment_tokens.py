@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,35 @@ def test_a_template_that_rewrites_history_splits_the_episode(template, first):
     assert tokenized.text(after.token_ids[: after.turns[0].start].tolist()) == rendered
     assert [part.loss_tokens for part in episode.trajectories] == [len(ids_of(tokenized, first)), 3]
     assert episode.counts["splits"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "first", "splits"),
+    [
+        ("llama3", "<|eot_id|>", "7", 0),
+        ("llama3_2", "<|eot_id|>", " 7", 0),
+        ("gemma3", "<end_of_turn>", "7", 0),
+        ("qwen2_5", "<|im_end|>", "7\n", 0),
+        ("qwen3", "<|im_end|>", "<think>\nwhy\n</think>\n\n7", 1),
+        ("qwen3_instruct_2507", "<|im_end|>", "7", 0),
+        ("glm4moe", "<|im_end|>", "<think>why</think>\n7", 1),
+    ],
+)
+def test_templates_of_models_as_they_are_continue_or_split(name, end, first, splits):
+    """As TRL ships them."""
+    trl = pytest.importorskip("trl")
+    template = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
+    tokenized, episode = converse(template, first + end, AGAIN, eos=end)
+    texts = [tokenized.text(part.token_ids.tolist()) for part in episode.trajectories]
+    sampled = [
+        tokenized.text(part.token_ids[turn.start : turn.end].tolist())
+        for part in episode.trajectories
+        for turn in part.turns
+    ]
+    assert (len(texts), sampled) == (1 + splits, [first + end, "ok" + tokenized.text([tokenized.chat.end])])
+    assert "Say 7" in texts[-1]
+    assert "Again" in texts[-1]
+    assert (first + end in texts[-1]) != bool(splits), "only where the template keeps it as it was"
 
 
 def test_calls_of_tools_keep_their_tokens_however_the_template_writes_them():
