@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljob_trainer.environments.recorder import Recorder
-from rljob_trainer.environments.session import Filter, Limits, Over, Refused, Session
+from rljob_trainer.environments.session import Filter, Limits, Over, Refused, Session, TurnLimits
 from rljob_trainer.environments.tool_calls import ToolCall, parse_tool_calls
 from rljob_trainer.types import Episode
 from tests.rljob_trainer import chat_templates as templates
@@ -315,6 +315,22 @@ def test_turns_end_and_wrong_calls_are_refused():
         assert episode.status == "truncated"
     with pytest.raises(Refused, match="2 rewards of turns"):
         session.episode(1.0, [1, 2], {})
+
+
+@pytest.mark.parametrize(("asked", "status"), [(2, "finished"), (9, "truncated"), (None, "truncated")])
+def test_an_answer_as_short_as_the_agent_asked_for_is_not_cut_off(asked, status):
+    tokenized = tokenized_of()
+    policy = Script(tokenized, "abcdefghijkl")
+    policy.max_tokens = 9
+
+    async def play() -> Episode:
+        session = Session(task_of(tokenized), policy, tokenized, Limits(8, 400, "train", "train"))
+        chatted = await session.chat([USER], None, TurnLimits(asked))
+        assert chatted.completion.finish_reason == "length", "the agent reads so"
+        return session.episode(1.0, None, {})
+
+    episode = asyncio.run(play())
+    assert (episode.status, episode.trajectories[0].loss_tokens) == (status, asked or 9)
 
 
 def test_a_request_that_is_given_up_takes_no_turn():
