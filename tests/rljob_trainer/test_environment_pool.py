@@ -283,6 +283,20 @@ def test_a_failure_costs_its_episode_after_a_second_try(how, tries, status, reas
         assert again is None or again.status == status, "the pool plays the next episode"
 
 
+def test_processes_order_sets_alike(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    source = (
+        "async def rollout(task, policy):\n    await policy.chat([{'role': 'user', 'content': str(set('abcdefgh'))}])"
+    )
+    prompts = set()
+    for _ in range(3):
+        with playing(tmp_path, source=source) as play:
+            policy = Script(play.tokenized, "a<|end|>")
+            play.of(policy)
+            prompts.add(tuple(policy.asked[0].tolist()))
+    assert len(prompts) == 1
+
+
 @pytest.mark.parametrize("how", ["raise", "hang hard", "crash"])
 def test_the_second_try_is_the_same_episode(how, tmp_path):
     arguments = {"how": how, "folder": str(tmp_path), "times": 1}

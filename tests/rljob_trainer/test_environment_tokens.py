@@ -4,13 +4,14 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rljob_trainer.environments.recorder import Recorder
-from rljob_trainer.environments.session import Filter, Limits, Over, Refused, Session
+from rljob_trainer.environments.session import Filter, Limits, Over, Refused, Session, TurnLimits
 from rljob_trainer.environments.tool_calls import ToolCall, parse_tool_calls
 from rljob_trainer.types import Episode
 from tests.rljob_trainer import chat_templates as templates
@@ -107,6 +108,35 @@ def test_a_template_that_rewrites_history_splits_the_episode(template, first):
     assert tokenized.text(after.token_ids[: after.turns[0].start].tolist()) == rendered
     assert [part.loss_tokens for part in episode.trajectories] == [len(ids_of(tokenized, first)), 3]
     assert episode.counts["splits"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "first", "splits"),
+    [
+        ("llama3", "<|eot_id|>", "7", 0),
+        ("llama3_2", "<|eot_id|>", " 7", 0),
+        ("gemma3", "<end_of_turn>", "7", 0),
+        ("qwen2_5", "<|im_end|>", "7\n", 0),
+        ("qwen3", "<|im_end|>", "<think>\nwhy\n</think>\n\n7", 1),
+        ("qwen3_instruct_2507", "<|im_end|>", "7", 0),
+        ("glm4moe", "<|im_end|>", "<think>why</think>\n7", 1),
+    ],
+)
+def test_templates_of_models_as_they_are_continue_or_split(name, end, first, splits):
+    """As TRL ships them."""
+    trl = pytest.importorskip("trl")
+    template = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
+    tokenized, episode = converse(template, first + end, AGAIN, eos=end)
+    texts = [tokenized.text(part.token_ids.tolist()) for part in episode.trajectories]
+    sampled = [
+        tokenized.text(part.token_ids[turn.start : turn.end].tolist())
+        for part in episode.trajectories
+        for turn in part.turns
+    ]
+    assert (len(texts), sampled) == (1 + splits, [first + end, "ok" + tokenized.text([tokenized.chat.end])])
+    assert "Say 7" in texts[-1]
+    assert "Again" in texts[-1]
+    assert (first + end in texts[-1]) != bool(splits), "only where the template keeps it as it was"
 
 
 def test_calls_of_tools_keep_their_tokens_however_the_template_writes_them():
@@ -285,6 +315,22 @@ def test_turns_end_and_wrong_calls_are_refused():
         assert episode.status == "truncated"
     with pytest.raises(Refused, match="2 rewards of turns"):
         session.episode(1.0, [1, 2], {})
+
+
+@pytest.mark.parametrize(("asked", "status"), [(2, "finished"), (9, "truncated"), (None, "truncated")])
+def test_an_answer_as_short_as_the_agent_asked_for_is_not_cut_off(asked, status):
+    tokenized = tokenized_of()
+    policy = Script(tokenized, "abcdefghijkl")
+    policy.max_tokens = 9
+
+    async def play() -> Episode:
+        session = Session(task_of(tokenized), policy, tokenized, Limits(8, 400, "train", "train"))
+        chatted = await session.chat([USER], None, TurnLimits(asked))
+        assert chatted.completion.finish_reason == "length", "the agent reads so"
+        return session.episode(1.0, None, {})
+
+    episode = asyncio.run(play())
+    assert (episode.status, episode.trajectories[0].loss_tokens) == (status, asked or 9)
 
 
 def test_a_request_that_is_given_up_takes_no_turn():

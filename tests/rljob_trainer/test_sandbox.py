@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_trainer.sandbox import Limits, run
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.sandbox import Limits, child, run
 
 SHORT = Limits(seconds=1.5, memory=256 * 2**20, disk=4 * 2**20)
 LIBC = """import ctypes, os
@@ -98,6 +99,19 @@ def test_an_attack_fails(program, status, says):
     assert outcome.status == status
     assert any(each in outcome.stderr for each in says.split("|")), outcome.stderr
     assert len(outcome.stdout) <= SHORT.output
+
+
+def test_the_time_of_a_program_begins_when_it_does(monkeypatch, tmp_path):
+    """A start that a busy machine delays is no fault of the program."""
+    slow = tmp_path / "child.py"
+    slow.write_text("import time\ntime.sleep(2)\n" + Path(child.__file__).read_text())
+    monkeypatch.setattr(child, "__file__", str(slow))
+    outcome = run("print(1)", limits=Limits(seconds=1.5))
+    assert (outcome.status, outcome.stdout) == ("finished", "1\n")
+    slow.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(sys.modules[run.__module__], "_START_SECONDS", 0.2)
+    with pytest.raises(InfrastructureError, match="cannot confine"):
+        run("print(1)")
 
 
 def test_folders_in_folders_are_deleted_however_many_they_are(monkeypatch, tmp_path):

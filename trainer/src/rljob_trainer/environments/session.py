@@ -161,7 +161,8 @@ class Session:
     async def _turn(self, token_ids: Ids, limits: TurnLimits = TurnLimits()) -> Completion:
         """Sample a turn and record it. Raises Over at a limit."""
         room = self._limits.tokens - len(token_ids)
-        most = min(self._policy.max_tokens, limits.max_tokens or self._policy.max_tokens)
+        asked = limits.max_tokens or self._policy.max_tokens
+        most = min(self._policy.max_tokens, asked)
         if self._recorder.begun == self._limits.turns:
             self._cut = True
             raise Over(f"environment.maxTurns is {self._limits.turns}")
@@ -178,7 +179,10 @@ class Session:
             raise
         if room < most and completion.finish_reason == "length":
             self._cut = self._overflowed = True
-        self._recorder.add(number, token_ids, completion, self._policy.temperature)
+        # Where the agent wanted it to end, it is not cut off.
+        as_asked = completion.finish_reason == "length" and asked < min(self._policy.max_tokens, room)
+        kept = replace(completion, finish_reason="stop") if as_asked else completion
+        self._recorder.add(number, token_ids, kept, self._policy.temperature)
         return completion
 
 

@@ -28,7 +28,7 @@ def _power(base: Number, exponent: Number) -> Number:
     return value
 
 
-def _round(value: Number, digits: int = 0) -> Number:
+def _round(value: Number, digits: Number = 0) -> Number:
     if not isinstance(digits, int) or abs(digits) > _MOST_DIGITS:
         raise ValueError(f"round takes at most {_MOST_DIGITS} digits")
     rounded: Number = round(value, digits) if digits else round(value)
