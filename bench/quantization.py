@@ -176,11 +176,11 @@ def page(rows: Sequence[str], options: argparse.Namespace) -> str:
 `python -m bench.quantization`: {options.sequences} sequences at once, {options.tokens} tokens each; weights are synced
 through host memory. Code of {commit}; {packages}. Shapes have random weights.
 
-| model | layers in | on | tokens/s, median (range) | weights, GiB | sync, s | start, s | difference, nats | largest | KL |
+| model | layers in | on | tokens/s, median (range) | weights, GiB | sync, s | start, s | difference | largest | KL |
 |---|---|---|---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
-The differences, on average and the largest, are between log-probabilities of sampled tokens, engine against
+The differences, on average and the largest, in nats, are between log-probabilities of sampled tokens, engine against
 transformers in bfloat16. KL is their mean with its sign: the divergence of what samples from what is trained.
 """
 

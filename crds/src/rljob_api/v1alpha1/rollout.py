@@ -90,7 +90,7 @@ class Rollout(ApiModel):
         "none",
         description=(
             "fp8: vLLM multiplies FP8 in linear layers and experts, and quantises their weights again at each sync,"
-            " with a scale for each output channel and each token. It takes GPUs of compute capability 8.9 or more: Ada,"
+            " with a scale for each output channel and each token. GPUs must have compute capability 8.9 or more: Ada,"
             " Hopper and later. Samples are then a little off the policy: algorithm.rolloutCorrection weighs them. The"
             " trainer, checkpoints and `rljob eval` are not quantised."
         ),
