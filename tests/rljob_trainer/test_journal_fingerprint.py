@@ -161,6 +161,7 @@ ROLLOUT = {
     "rollout__topK": 20,
     "rollout__stop": ["\n"],
     "rollout__seed": 1,
+    "rollout__quantization": "fp8",
     "data__maxResponseTokens": 99,
     "rewards__timeout": "31s",
     "rewards__onError": "drop_group",

@@ -11,9 +11,11 @@ from transformers import Qwen2ForCausalLM
 
 from rljob_trainer.engines.vllm.quantization import check_gpu
 from rljob_trainer.errors import JobError
+from rljob_trainer.rollouts.weight_sync import tolerance_of
 from rljob_trainer.types import Sampling
 from rljob_trainer.weights.probe import DEFAULT_TOLERANCE
 from rljob_trainer.weights.sender import WeightSender
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rollout_support import (
     BUCKET_BYTES,
     RemoteEngine,
@@ -25,6 +27,7 @@ from tests.rljob_trainer.rollout_support import (
     settings,
     write_model_dir,
 )
+from tests.rljob_trainer.test_lora_engines import LORA, adapted, matrices
 
 SMALL = BUCKET_BYTES // 16
 """Bytes: q_proj, k_proj and v_proj, which vLLM fuses, travel in three buckets, and the third overwrites the first."""
@@ -79,17 +82,22 @@ def policy_of(model_dir, seed) -> Qwen2ForCausalLM:
     return make_policy(model_dir, seed, torch.bfloat16).to(DEVICE)
 
 
-@pytest.fixture(scope="module")
-def engine(model_dir):
+def start(model_dir, adapter=None):
+    """On a GPU with CUDA graphs, which read weights in their place."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
     how = {"device": DEVICE, "gpu_memory_utilization": 0.2, "dtype": "bfloat16", "quantization": "fp8"}
-    started = RemoteEngine(settings("vllm", model_dir, **how))  # with CUDA graphs, which read weights in their place
+    return RemoteEngine(settings("vllm", model_dir, adapter=adapter, **how))
+
+
+@pytest.fixture(scope="module")
+def engine(model_dir):
+    started = start(model_dir)
     yield started
     started.close()
 
 
-def send(engine, policy, lacking="-", *, whole=True):
+def send(engine, tensors, *, whole=True):
     """In buckets that end within layers, and are written again while these wait for the rest."""
     version = next(VERSIONS)
     engine.begin_update(version)
@@ -98,8 +106,7 @@ def send(engine, policy, lacking="-", *, whole=True):
         engine.load_bucket(bucket)
         return lambda: None
 
-    tensors = [(name, each) for name, each in policy.named_parameters() if lacking not in name]
-    WeightSender(DEVICE, "bfloat16", SMALL).send(tensors[: None if whole else 9], version, deliver)
+    WeightSender(DEVICE, "bfloat16", SMALL).send(tensors, version, deliver)
     if whole:
         engine.finish_update(version)
         engine.wake()
@@ -147,20 +154,19 @@ def mean_gap(policy, answers):
 def test_each_update_quantises_the_new_weights(engine, model_dir):
     """Also after a sleep, which loses weights and scales."""
     for seed in range(2):
-        send(engine, policy_of(model_dir, seed))
+        send(engine, policy_of(model_dir, seed).named_parameters())
         check_layers(engine, policy_of(model_dir, seed))
         answers = answer(engine, WANTED)
         plain = mean_gap(policy_of(model_dir, seed), answers)
-        print("GAP", seed, plain, mean_gap(quantized(policy_of(model_dir, seed)), answers))
         assert plain > 1.5 * mean_gap(quantized(policy_of(model_dir, seed)), answers)
-        assert mean_gap(policy_of(model_dir, 1 - seed), answers) > 3 * DEFAULT_TOLERANCE["bfloat16", DEVICE]
+        assert mean_gap(policy_of(model_dir, 1 - seed), answers) > DEFAULT_TOLERANCE["fp8", "cuda"] > plain
         engine.sleep()
 
 
 def test_an_update_that_was_cut_off_starts_again(engine, model_dir):
     """Within a layer: its first weights must not count twice."""
-    send(engine, policy_of(model_dir, 2), whole=False)
-    send(engine, policy_of(model_dir, 3))
+    send(engine, list(policy_of(model_dir, 2).named_parameters())[:9], whole=False)
+    send(engine, policy_of(model_dir, 3).named_parameters())
     check_layers(engine, policy_of(model_dir, 3))
 
 
@@ -169,7 +175,34 @@ def test_an_update_that_was_cut_off_starts_again(engine, model_dir):
 )
 def test_weights_that_did_not_arrive_are_named(engine, model_dir, lacking):
     with pytest.raises(JobError, match=lacking.replace(".", r"\.")):
-        send(engine, policy_of(model_dir, 4), lacking)
+        send(engine, [each for each in policy_of(model_dir, 4).named_parameters() if lacking not in each[0]])
+
+
+@pytest.mark.slow
+def test_an_adapter_is_added_to_quantised_layers(model_dir):
+    """The second version brings the adapter alone, after a sleep that loses it."""
+    engine, base = start(model_dir, LORA), make_policy(model_dir, 0)
+    versions = [matrices(base, seed) for seed in (1, 2)]
+    merged = [adapted(base, each).to(DEVICE, torch.bfloat16) for each in versions]
+    for number, tensors in enumerate(versions):
+        send(engine, {**({} if number else dict(base.named_parameters())), **tensors}.items())
+        answers = answer(engine, WANTED)
+        assert mean_gap(merged[number], answers) < 0.15
+        assert mean_gap(merged[1 - number], answers) > DEFAULT_TOLERANCE["fp8", "cuda"]
+        engine.sleep()
+    with pytest.raises(JobError, match="k_proj"):
+        send(
+            engine,
+            [each for each in [*base.named_parameters(), *tensors.items()] if "1.self_attn.k_proj.w" not in each[0]],
+        )
+    engine.close()
+
+
+def test_the_tolerance_follows():
+    fp8 = {"engine": "vllm", "quantization": "fp8"}
+    assert tolerance_of(make_spec(rollout={"engine": "vllm"}), "cuda") == 0.15
+    assert tolerance_of(make_spec(rollout=fp8), "cuda") == 1.0
+    assert tolerance_of(make_spec(rollout=fp8 | {"weightSync": {"probeTolerance": 0.3}}), "cuda") == 0.3
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,11 @@ class RLJobSpec(ApiModel):
             "algorithm.dynamicSampling.oversample",
         ),
         Rule(
+            "self.rollout.quantization == 'none' || self.model.dtype != 'float32'",
+            "vLLM quantises models of 16 bits: set model.dtype to bfloat16, or remove rollout.quantization",
+            "rollout.quantization",
+        ),
+        Rule(
             "self.actor.optimizer == 'adamw' || !has(self.model.lora)",
             "muon updates whole matrices, and an adapter's are factors: set actor.optimizer to adamw, or remove"
             " model.lora",

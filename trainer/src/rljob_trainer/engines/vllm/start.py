@@ -113,11 +113,7 @@ def start(settings: EngineSettings) -> Any:
         "worker_extension_cls": EXTENSION,
         "disable_log_stats": True,
     }
-    if settings.quantization == "fp8":
-        arguments["quantization"] = _fp8(settings)
-    if settings.adapter is not None:
-        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _lora_rank(settings.adapter)}
-    arguments |= parsed(settings.arguments)
+    arguments |= _of_layers(settings) | parsed(settings.arguments)
     report_numbers()
     if cpu:
         _keep_plain_weights()
@@ -149,13 +145,18 @@ def _own_cache(place: int) -> None:
         os.environ["VLLM_CACHE_ROOT"] = os.path.join(root, f"engine-{place}")  # noqa: PTH118  as vLLM writes it
 
 
-def _fp8(settings: EngineSettings) -> str:
-    """vLLM's name of it. Raises JobError for a GPU that lacks it. A CPU computes the same, and slower: for tests."""
-    import torch
+def _of_layers(settings: EngineSettings) -> dict[str, Any]:
+    """Arguments of an adapter and of quantisation. Raises JobError for a GPU that does not multiply FP8."""
+    arguments: dict[str, Any] = {}
+    if settings.adapter is not None:
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _lora_rank(settings.adapter)}
+    if settings.quantization == "fp8":
+        if settings.device == "cuda":  # a CPU computes the same values, slowly: no job asks it to
+            import torch
 
-    if settings.device == "cuda":
-        check_gpu(torch.cuda.get_device_name(), torch.cuda.get_device_capability())
-    return FP8
+            check_gpu(torch.cuda.get_device_name(), torch.cuda.get_device_capability())
+        arguments["quantization"] = FP8
+    return arguments
 
 
 def _lora_rank(adapter: ResolvedLora) -> int:
