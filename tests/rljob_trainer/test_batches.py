@@ -98,8 +98,7 @@ def test_rewards_inside_responses_teach_although_those_of_the_outcome_are_equal(
 @pytest.mark.parametrize("enabled", [False, True])
 def test_a_group_that_the_step_uses_is_not_reported_as_dropped(enabled):
     flat = replace(summary([1, 1], owners=[0, 1], loss_tokens=[1, 1]), task_id="0/1/0")
-    settings = spec(preset="dapo", dynamicSampling={"enabled": enabled}).algorithm.dynamic_sampling
-    selection = Selection(1, 2, settings, "grpo")
+    selection = Selection(1, 2, spec(preset="dapo", dynamicSampling={"enabled": enabled}).algorithm)
     selection.add(Rollout([GroupRef(None, 0, GROUPS[0]), GroupRef(None, 1, flat)], 0.0, 0), 2)
     assert len(selection.trained()) == (1 if enabled else 2)
     assert selection.dropped() == ({"0/1/0": "uninformative"} if enabled else {})
