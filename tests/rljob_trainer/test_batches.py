@@ -95,6 +95,19 @@ def test_rewards_inside_responses_teach_although_those_of_the_outcome_are_equal(
     assert ([ref.index for ref in useful], [ref.index for ref in flat]) == ([1], [0])
 
 
+def test_a_step_without_a_group_that_teaches_is_no_longer_than_another():
+    """Three rounds of two groups: the first ones with equal rewards, the last one out of bounds."""
+    flat, hard = summary([1, 1], owners=[0, 1], loss_tokens=[1, 1]), GROUPS[0]
+    given = [*[flat] * 5, hard]
+    refs = [GroupRef(None, i, replace(each, task_id=f"0/{i}/0")) for i, each in enumerate(given)]
+    settings = spec(preset="dapo", dynamicSampling={"minAccuracy": 0.9}).algorithm.dynamic_sampling
+    selection = Selection(1, 2, settings, "grpo")
+    for first in (0, 2, 4):
+        selection.add(Rollout(refs[first : first + 2], 0.0, 0), 2)
+    assert [ref.index for ref in selection.trained()] == [5, 0]
+    assert selection.dropped().keys() == {f"0/{i}/0" for i in (1, 2, 3, 4)}
+
+
 @pytest.mark.parametrize("enabled", [False, True])
 def test_a_group_that_the_step_uses_is_not_reported_as_dropped(enabled):
     flat = replace(summary([1, 1], owners=[0, 1], loss_tokens=[1, 1]), task_id="0/1/0")

@@ -471,6 +471,12 @@ class Algorithm(ApiModel):
             "loss",
         ),
         Rule(
+            f"{_ADVANTAGE} != 'best_worst' || {_PLACEMENT} != 'reward'",
+            "advantage best_worst reads only the order of rewards: set kl.placement to none or loss, or choose another"
+            " advantage",
+            "advantage",
+        ),
+        Rule(
             f"self.preset != 'spin' || {_LOSS} == 'dpo' && !{_DYNAMIC}",
             "preset spin pairs each row's response with a sampled one: remove loss and dynamicSampling.enabled, or"
             " choose another preset",

@@ -210,6 +210,7 @@ class ReinforcedSteps:
         self, groups: list[GroupRef], used: Used, rate: float, before: dict[str, object], metrics: Metrics
     ) -> RankStates:
         batch = batch_of_groups(summaries(groups), self.spec)
+        metrics = metrics | self.state.kl.metrics()
         with self.reporting.phase("advantage"):
             recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
