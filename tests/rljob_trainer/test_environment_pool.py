@@ -117,7 +117,7 @@ def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
     bare.chmod(0o755)
     source = ROLLOUT + "\nimport sys\nassert not any('site-packages' in path for path in sys.path), sys.path\n"
     source += "import importlib.util\nassert importlib.util.find_spec('numpy') is None\n"
-    with playing(tmp_path, source=source, python=str(bare)) as play:
+    with playing(tmp_path, source=source, python="./python") as play:
         assert play("one<|end|>", "two<|end|>", truth="two").reward == 1
 
 

@@ -313,6 +313,10 @@ def test_turns_end_and_wrong_calls_are_refused():
         episode = session.episode(1.0, None, {})
         assert [part.loss_tokens for part in episode.trajectories] == parts
         assert episode.status == "truncated"
+        policy: Any = session._policy
+        policy.trains = False  # as in a validation, whose mean has every answer
+        assert [part.loss_tokens for part in session.episode(1.0, None, {}).trajectories] == [2]
+        policy.trains = True
     with pytest.raises(Refused, match="2 rewards of turns"):
         session.episode(1.0, [1, 2], {})
 

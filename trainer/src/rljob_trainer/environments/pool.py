@@ -27,6 +27,7 @@ from rljob_trainer.environments.process import EnvironmentProcess, ProcessSettin
 from rljob_trainer.environments.replies import ToCode, ToRequest, answer
 from rljob_trainer.environments.session import Limits, Refused, Session
 from rljob_trainer.errors import EnvironmentFailed, InfrastructureError
+from rljob_trainer.paths import locate
 from rljob_trainer.types import Episode, EpisodeStatus, Task
 
 log = structlog.get_logger()
@@ -72,7 +73,8 @@ class EnvironmentPool:
             "builtin_tools": [builtin_settings(tool) for tool in spec.builtin_tools],
             "mcp_servers": [server.model_dump() for server in spec.mcp_servers],
         }
-        self._settings = ProcessSettings(setup, spec.python, tuple(spec.env), log)
+        found = str(locate(spec.python, base_dir)) if spec.python and "/" in spec.python else spec.python
+        self._settings = ProcessSettings(setup, found, tuple(spec.env), log)
         self._processes: list[EnvironmentProcess] = []  # that may get episodes
         self._living: set[EnvironmentProcess] = set()
         self._starting = asyncio.Lock()

@@ -116,6 +116,8 @@ class Session:
             order=self._recorder.order(),
         )
         limits = self._limits
+        if not self._policy.trains:
+            return episode
         if self._overflowed:
             return _filtered(episode, limits.on_overflow, f"did not fit environment.maxEpisodeTokens ({limits.tokens})")
         return _filtered(episode, limits.on_truncated, "ended at a limit of turns or tokens") if cut else episode

@@ -127,6 +127,7 @@ class _LocalPolicy:
     temperature: float
     sample: int = 0
     turn: int = 0
+    trains: bool = True
 
     async def generate(
         self, token_ids: Ids, max_tokens: int | None = None, stop: tuple[str, ...] = ()

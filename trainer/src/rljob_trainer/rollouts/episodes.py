@@ -60,6 +60,7 @@ class EpisodePolicy:
 
     heard: called with each completion and the tokens of its prompt.
     shares: episodes of a task that ask for the same turn share a request.
+    trains: whether the episode is for the loss.
     """
 
     generation: Generation
@@ -69,6 +70,7 @@ class EpisodePolicy:
     seed: int
     heard: Callable[[Completion, int], None]
     shares: bool = True
+    trains: bool = True
     turn: int = 0
 
     @property
@@ -256,8 +258,11 @@ class Episodes:
     async def _play(self, state: _OrderState, task: Task) -> None:
         order = state.order
         greedy = [replace(order.sampling, temperature=0.0, top_p=1.0, top_k=-1)] if order.baseline else []
+        trained = order.samples if order.purpose == "training" else 0
         policies = [
-            EpisodePolicy(self._generation, task, sample, sampling, self._seed, state.heard, self._shares)
+            EpisodePolicy(
+                self._generation, task, sample, sampling, self._seed, state.heard, self._shares, sample < trained
+            )
             for sample, sampling in enumerate([order.sampling] * order.samples + greedy)
         ]
         try:
