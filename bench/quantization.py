@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ def in_process(folder: Path, quantization: str, options: argparse.Namespace) -> 
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device: Literal["cuda", "cpu"] = "cuda" if torch.cuda.is_available() else "cpu"
     policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval().requires_grad_(False)
     begin = time.perf_counter()
     engine: Any = create_engine(
