@@ -12,7 +12,7 @@ IDLE, IDLE_SECONDS = 200, 20.0
 
 SAMPLES = 8
 
-_MODEL = {"layers": 6, "hiddenSize": 320, "heads": 5, "tokenizer": {"kind": "byte"}}
+_MODEL = {"layers": 4, "hiddenSize": 256, "heads": 4, "tokenizer": {"kind": "byte"}}
 _SMALL = {"layers": 2, "hiddenSize": 64, "heads": 2, "tokenizer": {"kind": "byte"}}
 
 

@@ -134,6 +134,11 @@ CANNOT_BE_LOADED: list[tuple[dict[str, Any], str, str]] = [
         "arguments",
         "unexpected keyword argument 'malus'",
     ),
+    (
+        {"source": "class Environment:\n def reset(self, t): 0\n def step(self, a): 0", "arguments": {"malus": 1}},
+        "arguments",
+        "unexpected keyword argument 'malus'",
+    ),
     ({"source": "def run(task, base_url, api_key, more): 0"}, "entry", "missing a required argument: 'more'"),
     ({"source": "def f(*a: int):\n    'F.'", "tools": ["f"]}, r"tools\[0\]", "has no name in a call"),
     ({"source": "async def rollout(task): 0"}, "entry", r"too many .* it is called as rollout\(task, policy\)"),
@@ -189,6 +194,7 @@ def test_what_the_text_shows_is_said_before_and_when_the_code_runs(tmp_path):
         "class Environment:\n  @staticmethod\n  def reset(task): 0\n  step = make()\n  def __new__(c, **k): 0",
         "async def rollout(task, policy, /, *, malus=1, **others): 0",
         "async def rollout(*given, **others): 0",
+        "def rollout(): pass\nrollout.__wrapped__ = other",
         "def run(task, *, base_url, api_key, malus): return 1",
     ],
 )

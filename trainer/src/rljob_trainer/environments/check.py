@@ -105,10 +105,8 @@ def _check_class(owner: ast.ClassDef, environment: Environment) -> None:
             raise no_method(owner.name, name)
         if (function := outline.method(owner, name)) is not None:
             check_call(f"{owner.name}.{name}", outline.signature(function), ("self", argument), {})
-    if (begin := outline.method(owner, "__init__")) is not None and outline.lacks(owner, "__new__"):
-        signature = outline.signature(begin)
-        own = signature.replace(parameters=list(signature.parameters.values())[1:])
-        check_call(owner.name, own, (), environment.arguments)
+    if (begin := outline.signature_of_class(owner)) is not None:
+        check_call(owner.name, begin, (), environment.arguments)
 
 
 def _check_tool(tree: ast.Module, name: str, index: int) -> None:

@@ -49,6 +49,15 @@ def signature(function: Function) -> Signature:
     return Signature(made + ([_parameter(args.kwarg, Parameter.VAR_KEYWORD)] if args.kwarg else []))
 
 
+def signature_of_class(owner: ast.ClassDef) -> Signature | None:
+    """With which it is called; None if the text does not show that."""
+    begin = method(owner, "__init__")
+    if not lacks(owner, "__new__") or (begin is None and not lacks(owner, "__init__")):
+        return None
+    parameters = [] if begin is None else list(signature(begin).parameters.values())[1:]
+    return Signature(parameters)
+
+
 def _parameter(arg: ast.arg, kind: object, default: object = Parameter.empty) -> Parameter:
     annotation = Parameter.empty if arg.annotation is None else arg.annotation
     return Parameter(arg.arg, kind, default=default, annotation=annotation)  # type: ignore[arg-type]
@@ -70,6 +79,8 @@ def _bound(node: ast.AST) -> Collection[str]:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return (node.name,)
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return (name,)
+        case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store()):  # its __doc__, for example
             return (name,)
         case ast.Global(names=names):
             return names
