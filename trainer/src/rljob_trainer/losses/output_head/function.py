@@ -44,7 +44,7 @@ def score_candidates(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, candidates: Tensor,
     temperature: float | Tensor, transform: LogitTransform, *, entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As score_tokens, and the log-probabilities of the candidates. candidates: [T, K] int64, K other tokens of each."""
+    """As score_tokens, and the log-probabilities [T, K] of the candidates. candidates: [T, K] int64."""
     heat = _each(temperature, hidden)
     log_probs, entropies, of_candidates = _Head.apply(hidden, weight, bias, targets, candidates, heat, transform)
     return log_probs, entropies if entropy_gradient else entropies.detach(), of_candidates
