@@ -138,8 +138,7 @@ def test_candidates_have_the_log_probabilities_and_gradients_of_log_softmax(monk
     found = score_candidates(hidden, weight, bias, targets, candidates, heat, transform, entropy_gradient=True)
     upstream = [torch.randn(each.shape, dtype=dtype, generator=draw) for each in expected]
     results = [
-        [*values, *torch.autograd.grad(values, (hidden, weight, bias), upstream)]
-        for values in (list(found), list(expected))
+        [*values, *torch.autograd.grad(values, (hidden, weight, bias), upstream)] for values in (found, expected)
     ]
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)

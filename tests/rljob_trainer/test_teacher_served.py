@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import random
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +23,9 @@ from rljob_trainer.local.reward_servers import Plan, RewardServers
 from rljob_trainer.progress import names
 from rljob_trainer.rollouts.teaching import TeacherClient, policy_encoder
 from rljob_trainer.types import Episode, Group, Task, Taught, Trajectory, supervised
+from tests.rljob_trainer.played_server import played
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED
-from tests.rljob_trainer.run_support import RLJOB, finish, machine, trained, write_job
+from tests.rljob_trainer.run_support import RLJOB, finish, machine, trained, wait_for_step, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NAME = "teacher"
@@ -67,12 +70,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             yield Served(folder / NAME, servers.urls[NAME], key)
 
 
+def job_of(folder: Path, teacher: dict[str, Any], steps: int = 2) -> Path:
+    return write_job(
+        folder, model=MODEL, rewards=None, algorithm={"preset": "distillation", "teacher": teacher},
+        rollout={"samplesPerPrompt": 2, "deterministic": True}, training={"steps": steps},
+    )  # fmt: skip
+
+
 def run(served: Served, folder: Path, teacher: dict[str, Any]) -> list[Any]:
     folder.mkdir()
-    job = write_job(
-        folder, model=MODEL, rewards=None, algorithm={"preset": "distillation", "teacher": teacher},
-        rollout={"samplesPerPrompt": 2, "deterministic": True}, training={"steps": 2},
-    )  # fmt: skip
+    job = job_of(folder, teacher)
     with machine() as place:
         command = [*RLJOB, "run", job, "--dir", folder / "run"]
         ended = finish(place.start(command, **{TEACHER_KEY: served.key}))
@@ -120,3 +127,30 @@ def test_it_teaches_what_the_same_teacher_on_the_ranks_does(served: Served, tmp_
     for name in (names.REVERSE_KL, names.ACTOR_GRAD_NORM):
         assert [line[name] for line in by_server] == pytest.approx([line[name] for line in by_path], abs=TOLERANCE)
     assert all(line[names.REVERSE_KL] > 0.1 for line in by_server)
+
+
+def test_a_run_that_was_killed_repeats_its_updates_without_the_server(tmp_path: Path):
+    """This server never says the same again, and it is gone when the run continues."""
+
+    def answer(body: dict[str, Any], number: int) -> tuple[int, Any]:
+        rows = [{str(token): {"logprob": -random.random()}} for token in body.get("prompt", [])]
+        return (404, "") if body["path"] == "/tokenize" else (200, {"choices": [{"prompt_logprobs": rows}]})
+
+    folder, shown = tmp_path / "run", (names.REVERSE_KL, names.ACTOR_GRAD_NORM, names.ACTOR_LOSS)
+    with machine() as place:
+        with played(answer) as url:
+            job = job_of(tmp_path, {"server": {"url": url, "model": "m"}}, steps=100_000)
+            process = place.start_run(job, "--dir", folder)
+            wait_for_step(folder, 3, process)
+            for each in place.processes():
+                each.kill()
+            finish(process)
+        for left in place.temporary.glob("rljob*"):
+            shutil.rmtree(left)  # nothing lived to do it
+        before = trained(folder)
+        ended = place.rljob("run", job, "--dir", folder, "--set", f"training.steps={len(before)}")
+    assert ended.code == 0, ended.out
+    again = {line["step"]: line for line in trained(folder)}
+    for line in before:
+        assert [again[line["step"]][name] for name in shown] == [line[name] for name in shown]
+        assert again[line["step"]]["recovery/replayed_updates"] == 1

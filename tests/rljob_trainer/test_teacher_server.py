@@ -94,7 +94,7 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch):
         keys.append(body["headers"]["Authorization"])
         return taught_of(body)
 
-    secret = {"key": {"name": "secret", "key": "k"}}
+    secret: dict[str, Any] = {"key": {"name": "secret", "key": "k"}}
     with played(answer, serving()) as url:
         with pytest.raises(JobError, match="set the environment variable RLJOB_TEACHER_KEY") as missing:
             ask(url, group(), **secret)

@@ -35,20 +35,18 @@ def score_tokens(
     Logits have the type of hidden, as transformers' have, and at most _ELEMENTS of them exist at a time. All sums over
     the vocabulary, and those of the weight's gradient over the chunks, are in float32 (float64 for float64).
     """
-    scores = score_candidates(
-        hidden, weight, bias, targets, None, temperature, transform, entropy_gradient=entropy_gradient
-    )
-    return scores[:2]
+    heat = _each(temperature, hidden)
+    log_probs, entropies, _ = _Head.apply(hidden, weight, bias, targets, None, heat, transform)
+    return log_probs, entropies if entropy_gradient else entropies.detach()
 
 
 def score_candidates(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, candidates: Tensor | None,
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, candidates: Tensor,
     temperature: float | Tensor, transform: LogitTransform, *, entropy_gradient: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """As score_tokens, and the log-probabilities of the candidates, [T, K] as they are; None without any."""
-    log_probs, entropies, of_candidates = _Head.apply(
-        hidden, weight, bias, targets, candidates, _each(temperature, hidden), transform
-    )
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """As score_tokens, and the log-probabilities [T, K] of the candidates. candidates: [T, K] int64."""
+    heat = _each(temperature, hidden)
+    log_probs, entropies, of_candidates = _Head.apply(hidden, weight, bias, targets, candidates, heat, transform)
     return log_probs, entropies if entropy_gradient else entropies.detach(), of_candidates
 
 
