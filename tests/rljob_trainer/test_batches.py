@@ -73,16 +73,16 @@ def test_groups_that_teach_nothing_or_are_out_of_bounds_are_set_apart():
         ({"minAccuracy": 0.6, "maxAccuracy": 1.0}, ([1, 4], [3], [0, 2])),
         ({"minAccuracy": 0.5}, ([0, 1, 2, 4], [3], [])),
     ):
-        settings = spec(preset="dapo", dynamicSampling=bounds).algorithm.dynamic_sampling
-        assert tuple([ref.index for ref in part] for part in split_groups(refs, settings, "grpo")) == expected
+        algorithm = spec(preset="dapo", dynamicSampling=bounds).algorithm
+        assert tuple([ref.index for ref in part] for part in split_groups(refs, algorithm)) == expected
 
 
 @pytest.mark.parametrize(("advantage", "teaches"), [("gae", True), ("reinforce_plus_plus", True), ("grpo", False)])
 def test_an_episode_that_is_alone_teaches_if_the_advantage_compares_no_group(advantage, teaches):
     alone = summary([1.0], owners=[0], loss_tokens=[2])
     refs = [GroupRef(None, 0, alone), GroupRef(None, 1, replace(alone, baseline=1.0))]
-    settings = spec(preset="dapo").algorithm.dynamic_sampling
-    useful, equal, _ = split_groups(refs, settings, advantage)
+    algorithm = spec(preset="dapo").algorithm.model_copy(update={"advantage": advantage})
+    useful, equal, _ = split_groups(refs, algorithm)
     assert [ref.index for ref in useful] == ([0] if teaches else [])
     assert [ref.index for ref in equal] == ([1] if teaches else [0, 1])  # its greedy answer has the same reward
 
@@ -90,7 +90,8 @@ def test_an_episode_that_is_alone_teaches_if_the_advantage_compares_no_group(adv
 def test_rewards_inside_responses_teach_although_those_of_the_outcome_are_equal():
     equal = summary([1.0, 1.0], owners=[0, 1], loss_tokens=[2, 2])
     refs = [GroupRef(None, 0, equal), GroupRef(None, 1, replace(equal, token_rewards=(((0, 0.5),), ())))]
-    useful, flat, _ = split_groups(refs, spec(preset="dapo").algorithm.dynamic_sampling, "gae")
+    algorithm = spec(preset="dapo").algorithm.model_copy(update={"advantage": "gae"})
+    useful, flat, _ = split_groups(refs, algorithm)
     assert ([ref.index for ref in useful], [ref.index for ref in flat]) == ([1], [0])
 
 
@@ -110,8 +111,7 @@ def test_a_step_without_a_group_that_teaches_is_no_longer_than_another():
 @pytest.mark.parametrize("enabled", [False, True])
 def test_a_group_that_the_step_uses_is_not_reported_as_dropped(enabled):
     flat = replace(summary([1, 1], owners=[0, 1], loss_tokens=[1, 1]), task_id="0/1/0")
-    settings = spec(preset="dapo", dynamicSampling={"enabled": enabled}).algorithm.dynamic_sampling
-    selection = Selection(1, 2, settings, "grpo")
+    selection = Selection(1, 2, spec(preset="dapo", dynamicSampling={"enabled": enabled}).algorithm)
     selection.add(Rollout([GroupRef(None, 0, GROUPS[0]), GroupRef(None, 1, flat)], 0.0, 0), 2)
     assert len(selection.trained()) == (1 if enabled else 2)
     assert selection.dropped() == ({"0/1/0": "uninformative"} if enabled else {})

@@ -205,6 +205,11 @@ def test_no_preset_adds_what_the_source_does_not_have(estimator: str, tmp_path: 
     assert (algorithm.positive_nll_coefficient, algorithm.lambda_alpha) == (0, 0)
 
 
+def test_quantised_rollouts_stay_so() -> None:
+    found = conversion_of(GRPO[0], [*GRPO[1:], "actor_rollout_ref.rollout.quantization=fp8"])
+    assert spec(found)["rollout"]["quantization"] == "fp8"
+
+
 def test_several_turns_become_an_environment_that_the_reader_writes() -> None:
     first, *others = LAUNCHES["sglang_multiturn/run_qwen3_4b_dapo_multiturn"]
     found = spec(conversion_of(first, others))
@@ -254,6 +259,7 @@ def test_trl_s_settings_of_vllm_count_if_vllm_samples(tmp_path: Path) -> None:
         "data.made_up=1",
         "trainer.resume_mode=resume_path",
         "actor_rollout_ref.actor.optim.lr=$LR",
+        "actor_rollout_ref.rollout.quantization=torchao",
     ],
 )
 def test_what_has_no_field_is_left_and_says_so_in_the_exit_code(setting: str) -> None:

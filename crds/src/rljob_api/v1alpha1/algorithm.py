@@ -231,7 +231,13 @@ class DynamicSampling(ApiModel):
     The accuracy of a group is the mean of its rewards.
     """
 
-    enabled: bool | None = Field(None, description="Replace groups whose rewards are all equal.")
+    enabled: bool | None = Field(
+        None,
+        description=(
+            "Replace groups whose rewards are all equal; with stepwiseAdvantage per_step those whose turns have equal"
+            " returns, and with gigpo those that are equal in both."
+        ),
+    )
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None, description="Largest number of sampling rounds of one step; then the step uses the groups that it has."
     )
@@ -478,7 +484,8 @@ class Algorithm(ApiModel):
         ),
         Rule(
             f"{_ADVANTAGE} != 'distillation' || has(self.teacher)",
-            "advantage distillation learns from a teacher: set algorithm.teacher.path, or choose another preset",
+            "advantage distillation learns from a teacher: set algorithm.teacher.path or"
+            " algorithm.teacher.server, or choose another preset",
             "teacher",
         ),
         Rule(

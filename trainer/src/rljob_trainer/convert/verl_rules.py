@@ -98,6 +98,12 @@ def engine(c: Conversion) -> None:
     }
     if arguments and name == "vllm":
         c.put("rollout.engineArguments", arguments)
+    if (quantization := c.get(f"{ROLLOUT}.quantization")) == "fp8":
+        c.put(
+            "rollout.quantization", quantization, "verl has a scale for each block of 128 x 128 weights; here each row"
+        )
+    elif quantization is not None:
+        c.leave(f"{ROLLOUT}.quantization", "engines take fp8 alone")
 
 
 def turns(c: Conversion) -> None:

@@ -119,7 +119,7 @@ ONLY: Final = (
     Only(f"{_ROLLOUT}.ignore_eos", (False,), "a response ends at the end token"),
     Only(f"{_ROLLOUT}.do_sample", (True,), "training samples; set rollout.temperature"),
     Only(f"{_ROLLOUT}.dtype", ("bfloat16",), "set model.dtype"),
-    Only(f"{_ROLLOUT}.quantization*", (), "the engine has the trainer's weights"),
+    Only(f"{_ROLLOUT}.quantization_config*", (), "rollout.quantization has no other settings"),
     Only(f"{_ROLLOUT}.*_parallel_size", (1,), "an engine is split by rollout.tensorParallelSize only"),
     Only(f"{_ROLLOUT}.logprobs_mode", ("processed_logprobs",), "the trainer chooses it"),
     Only(f"{_ROLLOUT}.agent.default_agent_loop", ("single_turn_agent",), "verl's agent loops are not run here"),
