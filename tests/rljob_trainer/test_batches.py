@@ -100,8 +100,7 @@ def test_a_step_without_a_group_that_teaches_is_no_longer_than_another():
     flat, hard = summary([1, 1], owners=[0, 1], loss_tokens=[1, 1]), GROUPS[0]
     given = [*[flat] * 5, hard]
     refs = [GroupRef(None, i, replace(each, task_id=f"0/{i}/0")) for i, each in enumerate(given)]
-    settings = spec(preset="dapo", dynamicSampling={"minAccuracy": 0.9}).algorithm.dynamic_sampling
-    selection = Selection(1, 2, settings, "grpo")
+    selection = Selection(1, 2, spec(preset="dapo", dynamicSampling={"minAccuracy": 0.9}).algorithm)
     for first in (0, 2, 4):
         selection.add(Rollout(refs[first : first + 2], 0.0, 0), 2)
     assert [ref.index for ref in selection.trained()] == [5, 0]
