@@ -111,7 +111,7 @@ def test_a_server_is_reached_by_url(file, tmp_path):
 @pytest.mark.parametrize(
     ("server", "message", "field"),
     [
-        ({"command": ["/no/such/program"]}, "FileNotFoundError", "command"),
+        ({"command": ["/no/such/program"]}, "/no/such/program is no program here: install it", "command[0]"),
         ({"command": [sys.executable, "-c", "pass"]}, "server words cannot be used: MCPError", "command"),
         ({"url": "http://127.0.0.1:9/mcp"}, "server words cannot be used: ConnectError", "url"),
         ({"command": [sys.executable, "server.py"], "tools": ["thrice"]}, "no tool 'thrice'; it has twice", "tools"),

@@ -6,9 +6,11 @@ A server that is lost ends the process: the pool plays its episodes again, in pr
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rljob_trainer.environments.tools import ConnectionLost, Tool, ToolRefused
+from rljob_trainer.paths import locate, no_program
 
 
 class McpUnusable(Exception):
@@ -19,11 +21,13 @@ class McpUnusable(Exception):
         self.field = field
 
 
-async def connect(server: Mapping[str, Any]) -> list[Tool]:
+async def connect(server: Mapping[str, Any], base_dir: Path) -> list[Tool]:
     """The server's tools. server: name, command, url and tools of environment.mcpServers.
 
-    A command has the variables that the environment sees. Raises McpUnusable.
+    A command runs in `base_dir` and has the variables that the environment sees. Raises McpUnusable.
     """
+    if server["command"] and (message := no_program(server["command"], base_dir)) is not None:
+        raise McpUnusable(message, "command[0]")
     field = "command" if server["command"] else "url"
     try:
         from mcp import Client, StdioServerParameters
@@ -33,7 +37,8 @@ async def connect(server: Mapping[str, Any]) -> list[Tool]:
     target: Any = server["url"]
     if server["command"]:
         program, *arguments = server["command"]
-        target = StdioServerParameters(command=program, args=arguments, env=dict(os.environ))
+        program = str(locate(program, base_dir)) if "/" in program else program
+        target = StdioServerParameters(command=program, args=arguments, env=dict(os.environ), cwd=base_dir)
     client = Client(target)
     try:
         await client.__aenter__()  # until the process ends

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rljob_trainer.journal.fingerprint import content_hash
-from rljob_trainer.journal.record import prompt_hash
+from rljob_trainer.journal.record import prompt_hash, taught_bytes
 from rljob_trainer.types import (
     NOT_SAMPLED,
     Episode,
@@ -105,4 +105,9 @@ def _parts(trajectory: Trajectory) -> list[str | bytes]:
         trajectory.log_probs.astype("<f4"),
         trajectory.versions.astype("<i4"),
     ]
-    return [*(array.tobytes() for array in arrays), repr(tuple(map(tuple, trajectory.turns))), *trajectory.media]
+    return [
+        *(array.tobytes() for array in arrays),
+        repr(tuple(map(tuple, trajectory.turns))),
+        *trajectory.media,
+        *taught_bytes(trajectory.taught),
+    ]

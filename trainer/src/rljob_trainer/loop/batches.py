@@ -187,7 +187,7 @@ def advantage_batch(
         _baselines(groups),
         values,
         algorithm.lambda_,
-        _turns(groups),
+        turns_of(groups),
         1.0 if algorithm.step_advantage_w is None else algorithm.step_advantage_w,
         algorithm.lambda_alpha,
         _token_rewards(groups, per_episode, algorithm.advantage),
@@ -195,7 +195,7 @@ def advantage_batch(
     )
 
 
-def _turns(groups: Sequence[GroupSummary]) -> Turns | None:
+def turns_of(groups: Sequence[GroupSummary]) -> Turns | None:
     """Of all groups; None if each episode is one turn."""
     if all(group.turns is None for group in groups):
         return None

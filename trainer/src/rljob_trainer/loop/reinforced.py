@@ -27,6 +27,7 @@ from rljob_trainer.loop.metrics import (
     Metrics,
     all_rewards,
     critic_metrics,
+    divergence_metrics,
     recovery_metrics,
     sync_metrics,
     update_metrics,
@@ -98,6 +99,8 @@ class ReinforcedSteps:
             self.state.critic_gradients.check(step, critic.skipped, kept=not taken_over)
         in_loss = self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference
         metrics = held.training_state.metrics | update_metrics(held.updated, rate, in_loss) | self._sync()
+        if self.spec.teacher_top_k:
+            metrics |= divergence_metrics(held.updated)
         if self.spec.critic is not None:
             metrics |= critic_metrics(held.updated, critic_learning_rate_of(self.spec, step))
         metrics |= self._validate_if_due(step)
@@ -149,8 +152,7 @@ class ReinforcedSteps:
         selection = Selection(
             step,
             self.spec.data.prompts_per_step,
-            settings,
-            self.spec.algorithm.advantage,
+            self.spec.algorithm,
             rewarded=self.spec.rewarded,
         )
         for _ in range(settings.max_rounds if settings.enabled else 1):
@@ -184,6 +186,7 @@ class ReinforcedSteps:
             self.reporting.now("rollout")
             done = self.rollouts.collect(self._order(tasks), enough)
             self.reporting.add_time("rollout", done.generate_seconds)
+            self.reporting.engines_worked(done.engine_seconds)
         return done
 
     def _order(self, tasks: list[Task]) -> Order:
@@ -207,6 +210,7 @@ class ReinforcedSteps:
         self, groups: list[GroupRef], used: Used, rate: float, before: dict[str, object], metrics: Metrics
     ) -> RankStates:
         batch = batch_of_groups(summaries(groups), self.spec)
+        metrics = metrics | self.state.kl.metrics()
         with self.reporting.phase("advantage"):
             recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
@@ -244,6 +248,8 @@ class ReinforcedSteps:
         teacher = self.spec.algorithm.teacher
         if teacher is None:
             return None, {}
+        if self.spec.teacher_top_k:  # the loss compares them
+            return np.zeros(batch.loss_tokens.sum(), np.float32), {}
         reverse_kl = gather(batch, [part.reverse_kl or [] for part in prepared.result()])
         return (-teacher.coefficient * reverse_kl).astype(np.float32), {names.REVERSE_KL: float(reverse_kl.mean())}
 
@@ -281,7 +287,9 @@ class ReinforcedSteps:
             self.ranks.exchange_average()
         order = Order("validation", policy, self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
-            scored, _ = scored_groups(self.rollouts.collect(order), step)
+            done = self.rollouts.collect(order)
+            self.reporting.engines_worked(done.engine_seconds)
+            scored, _ = scored_groups(done, step)
             if averages:
                 self.ranks.exchange_average()
             self.reporting.samples(step, scored)

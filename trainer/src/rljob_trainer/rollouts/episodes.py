@@ -1,4 +1,4 @@
-"""Plays the episodes of orders: task -> environment -> episodes -> scorer -> journal -> group.
+"""Plays the episodes of orders: task -> environment -> episodes -> scorer -> teacher -> journal -> group.
 
 One thread runs an event loop with a coroutine for each group and for each of its episodes. Other threads ask through
 `begin`, `news` and `deliver`. Groups that end while the journal is written go to it together with the next write.
@@ -19,6 +19,7 @@ from rljob_trainer.environments.environment import Environment
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rewards.scorer import Scorer
 from rljob_trainer.rollouts.calls import NO_CACHE_USE, CacheUse, GroupRef, News, Order, PolicyName, Purpose
+from rljob_trainer.rollouts.engine_time import EngineTime
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Ids, Sampling, Task
 from rljob_trainer.workers.worker import Worker
@@ -36,6 +37,9 @@ class Diary(Protocol):
 
     def keep_played(self, order: Order, task: Task, episode: Episode) -> None: ...
 
+
+Teach = Callable[[Group], Awaitable[Group]]
+"""Adds what a teacher's server says of a group's tokens."""
 
 Keep = Callable[[Order, Sequence[Group]], list[GroupRef]]
 """Makes finished groups safe and returns their references; called in a thread of its own."""
@@ -97,12 +101,16 @@ class EpisodePolicy:
 class _OrderState:
     """An order on its way. groups: in the order in which they were finished. error: what ended it.
 
+    engines: in which they have requests; began_at: its seconds at the order. generated, engine_seconds: News has them.
     cancelling: what cancels the rest of it after an error.
     """
 
     order: Order
+    engines: EngineTime
+    began_at: float
     started: float = field(default_factory=time.monotonic)
     generated: float = 0.0
+    engine_seconds: float = 0.0
     cache: CacheUse = NO_CACHE_USE
     groups: list[GroupRef] = field(default_factory=list)
     plays: "list[asyncio.Task[None]]" = field(default_factory=list)
@@ -117,6 +125,7 @@ class _OrderState:
 
     def heard(self, completion: Completion, prompt_tokens: int) -> None:
         self.generated = time.monotonic() - self.started
+        self.engine_seconds = self.engines.seconds() - self.began_at
         if completion.cached_tokens is not None:
             prompts, found = self.cache
             self.cache = CacheUse(prompts + prompt_tokens, found + completion.cached_tokens)
@@ -129,15 +138,16 @@ class Episodes:
     shares: of each EpisodePolicy. Environments whose turns come at any time share no request in a deterministic run:
         the rounding of a deterministic engine depends on how many samples a request has.
     diary: None for episodes that take one turn: their group is journaled whole.
+    teach: None without a teacher's server. Groups of a validation have no use for it.
     """
 
     def __init__(
         self, environment: Environment, scorer: Scorer, generation: Generation, seed: int, keep: Keep, *,
-        shares: bool = True, diary: Diary | None = None,
+        shares: bool = True, diary: Diary | None = None, teach: Teach | None = None,
     ) -> None:  # fmt: skip
         self._environment, self._scorer, self._generation = environment, scorer, generation
         self._seed, self._keep, self._shares = seed, keep, shares
-        self._diary = diary
+        self._diary, self._teach = diary, teach
         self._orders: dict[int, _OrderState] = {}
         self._count = 0
         self._changed = threading.Condition()
@@ -168,7 +178,8 @@ class Episodes:
     async def _begin(self, order: Order, made: Sequence[GroupRef]) -> int:
         self._count += 1
         number = self._count
-        state = self._orders[number] = _OrderState(order, groups=list(made))
+        engines = self._generation.time
+        state = self._orders[number] = _OrderState(order, engines, engines.seconds(), groups=list(made))
         known = {group.summary.task_id for group in made}
         state.plays = [asyncio.create_task(self._play(state, task)) for task in order.tasks if task.id not in known]
         return number
@@ -216,7 +227,7 @@ class Episodes:
             self._changed.wait_for(lambda: state.has(enough) or state.error or self._engine_failed, seconds)
             if state.error is not None:
                 raise state.error
-            return News(state.groups[seen:], state.generated, self._engine_failed, state.cache)
+            return News(state.groups[seen:], state.generated, self._engine_failed, state.cache, state.engine_seconds)
 
     def deliver(self, delivery: Delivery) -> None:
         self._loop.call_soon_threadsafe(self._deliver, delivery)
@@ -257,6 +268,8 @@ class Episodes:
         try:
             episodes = await _together([self._episode(order, task, policy) for policy in policies])
             group = await self._scored(task, episodes[: order.samples], episodes[order.samples :])
+            if self._teach is not None and order.purpose == "training" and group.error is None:
+                group = await self._teach(group)
             group = group.with_response()
             state.finished.append(group)  # behind the await: the list is another one meanwhile
             if not state.keeping:

@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_trainer.types.task import Floats, Task
-from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn, supervised
+from rljob_trainer.types.trajectory import NOT_SAMPLED, Taught, Trajectory, Turn, supervised
 
 EpisodeStatus = Literal["finished", "truncated", "timed_out", "environment_failed", "aborted"]
 
 _COLUMNS = ("token_ids", "in_loss", "log_probs", "versions")
 """The arrays of a trajectory, in the order of its fields."""
+
+_OTHERS = ("turns", "media", "taught")
+"""Its other fields, in their order."""
 
 _REST = (
     "sample",
@@ -119,22 +122,25 @@ class Group:
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
         ends = np.cumsum([len(part.token_ids) for part in parts])
         rest = [
-            ([(part.turns, part.media) for part in each.trajectories], tuple(getattr(each, name) for name in _REST))
+            (
+                [tuple(getattr(part, name) for name in _OTHERS) for part in each.trajectories],
+                [getattr(each, name) for name in _REST],
+            )
             for each in self.episodes
         ]
         return _group, (self.task, rest, columns, ends, self.error, self.baseline)
 
 
 def _group(
-    task: Task, rest: list[tuple[list[tuple[tuple[Turn, ...], tuple[str, ...]]], tuple[Any, ...]]],
+    task: Task, rest: list[tuple[list[tuple[Any, ...]], list[Any]]],
     columns: list[NDArray[Any]], ends: NDArray[np.int64], error: str | None, baseline: Episode | None,
 ) -> Group:  # fmt: skip
     """What Group.__reduce__ took apart."""
     arrays = zip(*(_parts(column, ends.tolist()) for column in columns), strict=True)
 
-    def trajectory(turns: tuple[Turn, ...], media: tuple[str, ...]) -> Trajectory:
+    def trajectory(turns: tuple[Turn, ...], media: tuple[str, ...], taught: Taught | None) -> Trajectory:
         token_ids, in_loss, log_probs, versions = next(arrays)
-        return Trajectory(token_ids, in_loss, log_probs, versions, turns, media)
+        return Trajectory(token_ids, in_loss, log_probs, versions, turns, media, taught)
 
     episodes = (
         Episode(task.id, sample, tuple(trajectory(*each) for each in trajectories), *others)
