@@ -36,6 +36,8 @@ async def rollout(task, policy, bonus=0.0):
 """
 
 TOOLBOX = '''
+import asyncio
+
 def add(a: int, b: int = 1) -> int:
     """Add two numbers.
 
@@ -51,6 +53,14 @@ async def fail() -> str:
 def find() -> str:
     """Find."""
     return next(each for each in () if each)
+
+def leave() -> str:
+    """Leave."""
+    raise SystemExit(2)
+
+async def give_up() -> str:
+    """Give up."""
+    raise asyncio.CancelledError
 '''
 
 
@@ -92,10 +102,12 @@ def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observ
         call("add", '{"a": 2}'),
         call("add", '{"c": 2}') + call("fail", "{}"),
         call("nothing", "{}"),
-        call("find", "{}"),
+        call("find", "{}") + call("leave", "{}") + call("give_up", "{}"),
         "3<|im_end|>",
     )
-    with playing(tmp_path, source=TOOLBOX, tools=["add", "fail", "find"], template=TOOLS, tokens=2000) as play:
+    with playing(
+        tmp_path, source=TOOLBOX, tools=["add", "fail", "find", "leave", "give_up"], template=TOOLS, tokens=2000
+    ) as play:
         episode = play(*texts)
     (part,) = episode.trajectories
     text = play.tokenized.text(part.token_ids.tolist())
@@ -105,9 +117,13 @@ def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observ
     assert "<|im_start|>tool\n3<|im_end|>" in text
     assert "<|im_start|>tool\nError: TypeError: missing a required argument: 'a'<|im_end|>" in text
     assert "<|im_start|>tool\nError: LookupError: no such thing<|im_end|>" in text
-    assert "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail, find<|im_end|>" in text
-    assert "<|im_start|>tool\nError: RuntimeError: raised StopIteration<|im_end|>" in text
-    assert episode.counts == {"turns": 5, "splits": 0, "tool_calls": 5, "tool_errors": 4}
+    assert (
+        "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail, find, leave, give_up<|im_end|>"
+        in text
+    )
+    for error in ("RuntimeError: raised StopIteration", "SystemExit: 2", "RuntimeError: raised CancelledError"):
+        assert f"<|im_start|>tool\nError: {error}<|im_end|>" in text
+    assert episode.counts == {"turns": 5, "splits": 0, "tool_calls": 7, "tool_errors": 6}
 
 
 def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
@@ -254,6 +270,8 @@ async def rollout(task, policy, how="", times=9, folder=""):
     if len(tries.read_text()) <= times:
         if how == "raise":
             raise ValueError("broken " + task.ground_truth)
+        if how == "cancel":
+            raise asyncio.CancelledError
         if how == "hang":
             await asyncio.sleep(99)
         if how == "hang hard":
@@ -272,6 +290,12 @@ async def rollout(task, policy, how="", times=9, folder=""):
     ("how", "tries", "status", "reason"),
     [
         ("raise", 2, "environment_failed", "raised ValueError: broken truth (line 11 of <spec.environment.source>)"),
+        (
+            "cancel",
+            2,
+            "environment_failed",
+            "raised RuntimeError: raised CancelledError (line 13 of <spec.environment.source>)",
+        ),
         ("hang", 2, "timed_out", "did not return within environment.timeout"),
         ("hang hard", 2, "timed_out", "did not return within environment.timeout"),
         ("crash", 3, "environment_failed", "ended its process with exit code 5"),
