@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock ARGS="ray vllm", or ARGS=all.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help root go setup run test-fast test test-slow verify format generate lock bench bench-gpu bench-learning bench-operator bench-queue models chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
+.PHONY: help root go setup run test-fast test test-slow verify format generate lock bench bench-agents bench-gpu bench-learning bench-operator bench-queue models chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-slow: go $(READY)  ## Run those that are left out there: larger examples, v
 
 bench: $(READY)  ## Time a step against TRL's, in turns (half an hour to an hour); writes docs/benchmarks/cpu.md
 	$(BIN)/python -m bench.step $(ARGS)
+
+bench-agents: $(READY)  ## Time episodes of several turns on this machine's CPU (20 minutes); writes docs/benchmarks/agents.md
+	$(BIN)/python -m bench.agents $(ARGS)
 
 bench-gpu: $(READY)  ## Time whole steps on this machine's GPU beside TRL's (half an hour); writes docs/benchmarks/gpu.md
 	$(BIN)/python -m bench.gpu $(ARGS)

@@ -63,12 +63,12 @@ def rows_of(shape: Shape, parameters: int) -> Callable[..., Row]:
         commit=last_change(CODE),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         cores=os.cpu_count() or 1,
-        processor=_processor(),
+        processor=processor(),
         packages=", ".join(f"{name} {version(name)}" for name in PACKAGES),
     )
 
 
-def _processor() -> str:
+def processor() -> str:
     """As Linux calls it; "" where it does not."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -48,6 +48,7 @@ def agents_episode(number: int = 0, sample: int = 0) -> Episode:
     return Episode(
         f"0/{number}/0", sample, (first, replace(second, media=("a digest",))), "environment_failed", -0.25,
         {"exact": 0.0}, np.array([0.5, -1, 0.1], np.float32), {"tool_calls": 1.0},
+        order=(0, 2, 1),
     )  # fmt: skip
 
 

@@ -198,6 +198,24 @@ def test_validate_judges_the_code_of_an_environment(tmp_path: Path, capsys: pyte
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("image", ["", "  cluster: {image: mine}\n"])
+def test_validate_reads_signatures_and_looks_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], image: str
+) -> None:
+    """An image of the job's own may have other programs than this machine."""
+    good = {"train": "a.parquet", "prompts": "8", "functions": "{name: a, builtin: exact_match}", "steps": "3"}
+    environment = "  environment: {path: game.py, tools: [add], mcpServers: [{name: a, command: [none-such]}]}\n"
+    (tmp_path / "job.yaml").write_text(SEVERAL.format(**good).replace("  rewards:", f"{environment}{image}  rewards:"))
+    (tmp_path / "game.py").write_text("def add(a: int, b):\n    'Add.'\n")
+    with pytest.raises(typer.Exit):
+        validate([tmp_path / "job.yaml"])
+    hint, *program = capsys.readouterr().out.splitlines()
+    assert "spec.environment.tools[0]: parameter b of tool add has no type hint: write one" in hint
+    assert [line.partition(": ")[2] for line in program] == [
+        "spec.environment.mcpServers[0].command[0]: none-such is no program here: install it, or correct the name"
+    ][: not image]
+
+
 def test_show_fills_in_what_the_preset_decides(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     done = rljob("show", "job.yaml", "--set", "algorithm.preset=dapo", "--set", "training.steps=7", cwd=tmp_path)

@@ -264,7 +264,6 @@ def run(place, path, folder, *overrides):
     return trained(folder)
 
 
-@pytest.mark.timeout(240)
 def test_the_guides_job_trains_without_rewards(tmp_path):
     with machine() as place:
         lines = run(place, job_of(tmp_path), tmp_path / "run")

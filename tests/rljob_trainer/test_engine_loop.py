@@ -1,6 +1,9 @@
 """The thread that touches an engine: decode steps, work between them, and what its subscriber receives."""
 
+import json
+import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +16,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.engines.engine_loop import EngineLoop
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.types import Sampling
+from rljob_trainer.workers.trace import VARIABLE
 from tests.rljob_trainer.rollouts_support import completion, ids
 
 
@@ -179,6 +183,21 @@ def test_a_completion_is_sent_if_what_it_waited_for_is_aborted(loop, engine, inb
 def test_completions_that_work_has_kept_are_sent(loop, engine, inbox):
     loop.do(lambda: loop.keep([completion(request("a", 1))]))
     inbox.wait(lambda inbox: inbox.samples == [("a", 0)])
+
+
+def test_a_trace_has_the_times_in_which_it_had_requests(loop, engine, inbox, monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    submit(loop, request("a", 3), request("b", 1))
+    inbox.wait(lambda inbox: len(inbox.samples) == 2)
+    loop.do(lambda: None)
+    assert loop.busy_since is None
+    time.sleep(0.05)
+    submit(loop, request("c", 1))
+    inbox.wait(lambda inbox: len(inbox.samples) == 3)
+    loop.do(lambda: None)
+    lines = [json.loads(line) for line in (tmp_path / f"{os.getpid()}.jsonl").read_text().splitlines()]
+    assert [line["call"] for line in lines] == ["generate", "generate"]
+    assert lines[0]["start"] <= lines[0]["end"] <= lines[1]["start"] - 0.05
 
 
 def test_what_waits_for_an_idle_engine_comes_after_what_is_unfinished(loop, engine, inbox):

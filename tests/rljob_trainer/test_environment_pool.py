@@ -2,19 +2,25 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
+from typing import Any
 
 import psutil
 import pytest
 
 from rljob_api.v1alpha1 import Environment
-from rljob_trainer.environments.check import environment_errors
-from rljob_trainer.errors import EnvironmentFailed
+from rljob_trainer.attempt.wiring import Wiring
+from rljob_trainer.environments import pool
+from rljob_trainer.environments.check import environment_errors, program_errors
+from rljob_trainer.errors import EnvironmentFailed, InfrastructureError
 from tests.rljob_api.example_files import EXAMPLES
 from tests.rljob_trainer.chat_templates import TOOLS
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.environments_support import Script, playing, task_of
 
 ROLLOUT = """
@@ -41,6 +47,10 @@ def add(a: int, b: int = 1) -> int:
 async def fail() -> str:
     """Fail."""
     raise LookupError("no such thing")
+
+def find() -> str:
+    """Find."""
+    return next(each for each in () if each)
 '''
 
 
@@ -79,9 +89,13 @@ def test_a_class_steps_until_it_is_done_and_each_step_rewards_its_turn(tmp_path)
 
 def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observations(tmp_path):
     texts = (
-        call("add", '{"a": 2}'), call("add", '{"c": 2}') + call("fail", "{}"), call("nothing", "{}"), "3<|im_end|>",
-    )  # fmt: skip
-    with playing(tmp_path, source=TOOLBOX, tools=["add", "fail"], template=TOOLS, tokens=2000) as play:
+        call("add", '{"a": 2}'),
+        call("add", '{"c": 2}') + call("fail", "{}"),
+        call("nothing", "{}"),
+        call("find", "{}"),
+        "3<|im_end|>",
+    )
+    with playing(tmp_path, source=TOOLBOX, tools=["add", "fail", "find"], template=TOOLS, tokens=2000) as play:
         episode = play(*texts)
     (part,) = episode.trajectories
     text = play.tokenized.text(part.token_ids.tolist())
@@ -91,8 +105,9 @@ def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observ
     assert "<|im_start|>tool\n3<|im_end|>" in text
     assert "<|im_start|>tool\nError: TypeError: missing a required argument: 'a'<|im_end|>" in text
     assert "<|im_start|>tool\nError: LookupError: no such thing<|im_end|>" in text
-    assert "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail<|im_end|>" in text
-    assert episode.counts == {"turns": 4, "splits": 0, "tool_calls": 4, "tool_errors": 3}
+    assert "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail, find<|im_end|>" in text
+    assert "<|im_start|>tool\nError: RuntimeError: raised StopIteration<|im_end|>" in text
+    assert episode.counts == {"turns": 5, "splits": 0, "tool_calls": 5, "tool_errors": 4}
 
 
 def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
@@ -102,35 +117,114 @@ def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
     bare.chmod(0o755)
     source = ROLLOUT + "\nimport sys\nassert not any('site-packages' in path for path in sys.path), sys.path\n"
     source += "import importlib.util\nassert importlib.util.find_spec('numpy') is None\n"
-    with playing(tmp_path, source=source, python=str(bare)) as play:
+    with playing(tmp_path, source=source, python="./python") as play:
         assert play("one<|end|>", "two<|end|>", truth="two").reward == 1
 
 
-@pytest.mark.parametrize(
-    ("fields", "field", "message"),
-    [
-        ({"source": "def rollout(task, policy): pass"}, "entry", "rollout is not async"),
-        ({"source": "x = 1"}, "entry", "no function or class 'rollout'; it defines none"),
-        ({"source": "class Environment:\n    def reset(self, task): pass"}, "entry", "no method step"),
-        ({"source": "class Environment:\n def reset(self): 0\n def step(self, a): 0"}, "entry", r"reset\(self, task\)"),
-        ({"source": "async def rollout(task): 0"}, "entry", r"too many .* it is called as rollout\(task, policy\)"),
-        ({"source": ROLLOUT, "arguments": {"malus": 1}}, "arguments", "unexpected keyword argument 'malus'"),
-        ({"source": "1 / 0"}, "source", "ZeroDivisionError"),
-        ({"module": "no_such_module"}, "module", "install it, or correct the name"),
-        ({"source": TOOLBOX, "tools": ["add", "sub"]}, r"tools\[1\]", "no function 'sub'"),
-        ({"source": "def f(a: int): pass", "tools": ["f"]}, r"tools\[0\]", "no docstring"),
-        ({"source": "def f(a):\n    'F.'", "tools": ["f"]}, r"tools\[0\]", "parameter a of tool f has no type hint"),
-        ({"source": "def f(a: set):\n    'F.'", "tools": ["f"]}, r"tools\[0\]", "a type that JSON lacks"),
-        ({"source": ROLLOUT, "python": "/no/such/python"}, "python", "cannot be run"),
-        ({"source": "import os; os._exit(3)"}, "", "exit code 3"),
-    ],
-)
+CANNOT_BE_LOADED: list[tuple[dict[str, Any], str, str]] = [
+    ({"source": "def rollout(task, policy): pass"}, "entry", "rollout is not async"),
+    ({"source": "x = 1"}, "entry", "the code has no .*'rollout'"),
+    ({"source": "class Environment:\n    def reset(self, task): pass"}, "entry", "no method step"),
+    ({"source": "class Environment:\n def reset(self): 0\n def step(self, a): 0"}, "entry", r"reset\(self, task\)"),
+    (
+        {
+            "source": "class Environment:\n def __init__(self): 0\n def reset(self, t): 0\n def step(self, a): 0",
+            "arguments": {"malus": 1},
+        },
+        "arguments",
+        "unexpected keyword argument 'malus'",
+    ),
+    (
+        {"source": "class Environment:\n def reset(self, t): 0\n def step(self, a): 0", "arguments": {"malus": 1}},
+        "arguments",
+        "unexpected keyword argument 'malus'",
+    ),
+    ({"source": "def run(task, base_url, api_key, more): 0"}, "entry", "missing a required argument: 'more'"),
+    ({"source": "def f(*a: int):\n    'F.'", "tools": ["f"]}, r"tools\[0\]", "has no name in a call"),
+    ({"source": "async def rollout(task): 0"}, "entry", r"too many .* it is called as rollout\(task, policy\)"),
+    ({"source": ROLLOUT, "arguments": {"malus": 1}}, "arguments", "unexpected keyword argument 'malus'"),
+    ({"source": ROLLOUT + "1 / 0"}, "source", "ZeroDivisionError"),
+    ({"module": "no_such_module"}, "module", "install it, or correct the name"),
+    ({"source": TOOLBOX, "tools": ["add", "sub"]}, r"tools\[1\]", "no function 'sub'"),
+    ({"source": "def f(a: int): pass", "tools": ["f"]}, r"tools\[0\]", "no docstring"),
+    ({"source": "def f(a):\n    'F.'", "tools": ["f"]}, r"tools\[0\]", "parameter a of tool f has no type hint"),
+    ({"source": "def f(a: set):\n    'F.'", "tools": ["f"]}, r"tools\[0\]", "a type that JSON lacks"),
+    ({"source": ROLLOUT, "python": "/no/such/python"}, "python", "cannot be run"),
+    ({"source": ROLLOUT + "import os; os._exit(3)"}, "", "exit code 3"),
+]
+ONLY_WHEN_IT_RUNS = {
+    "ZeroDivisionError",
+    "install it, or correct the name",
+    "a type that JSON lacks",
+    "cannot be run",
+    "exit code 3",
+}
+
+
+@pytest.mark.parametrize(("fields", "field", "message"), CANNOT_BE_LOADED)
 def test_code_that_cannot_be_loaded_is_named_with_its_field(fields, field, message, tmp_path):
     with (
         pytest.raises(EnvironmentFailed, match=rf"spec.environment\.?{field}: .*{message}"),
         playing(tmp_path, **fields),
     ):
         pass
+
+
+def test_what_the_text_shows_is_said_before_and_when_the_code_runs(tmp_path):
+    """By the same words."""
+    for fields, field, message in CANNOT_BE_LOADED:
+        found = list(environment_errors(Environment(**fields), tmp_path))
+        if message in ONLY_WHEN_IT_RUNS:
+            assert found == [], fields
+        else:
+            (error,) = found
+            assert re.match(rf"spec.environment\.?{field}: .*{message}", f"{error.field}: {error.message}"), fields
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from somewhere import wrap\n@wrap\ndef rollout(): pass",
+        "def rollout(): pass\nrollout = make(rollout)",
+        "if True:\n    def rollout(): pass\nelse:\n    async def rollout(task, policy): 0",
+        "def rollout(): pass\nglobals()['rollout'] = 1",
+        "def rollout(): pass\nfrom somewhere import *",
+        "def f():\n    global rollout\n    rollout = 1\ndef rollout(): pass",
+        "from base import Base\nclass Environment(Base):\n    def reset(self, task): 0",
+        "class Environment:\n  @staticmethod\n  def reset(task): 0\n  step = make()\n  def __new__(c, **k): 0",
+        "async def rollout(task, policy, /, *, malus=1, **others): 0",
+        "async def rollout(*given, **others): 0",
+        "def rollout(): pass\nrollout.__wrapped__ = other",
+        "def run(task, *, base_url, api_key, malus): return 1",
+    ],
+)
+def test_what_the_text_does_not_show_is_left_to_the_process(source, tmp_path):
+    assert list(environment_errors(Environment(source=source, arguments={"malus": 1}), tmp_path)) == []
+
+
+@pytest.mark.parametrize(("path", "refused"), [("game.py", True), ("on_a_worker.py", False)])
+def test_the_driver_reads_the_code_before_anything_else(path, refused, tmp_path):
+    (tmp_path / "game.py").write_text("def rollout(task, policy): 0")
+    wiring = Wiring.__new__(Wiring)  # without Ray
+    wiring._base_dir = tmp_path
+    wiring._spec = make_spec(environment={"path": path}, rollout={"engine": "hf"})
+    with pytest.raises(EnvironmentFailed, match="rollout is not async") if refused else nullcontext():
+        wiring._check_arguments()
+
+
+def test_programs_that_are_not_here_are_named(tmp_path):
+    servers: Any = [{"name": "a", "command": ["./serve", "--fast"]}, {"name": "b", "command": ["no-such-server"]}]
+    errors = list(program_errors(Environment(mcp_servers=servers), tmp_path))
+    assert [error.field for error in errors] == [
+        f"spec.environment.mcpServers[{index}].command[0]" for index in range(2)
+    ]  # fmt: skip
+    assert "no-such-server is no program here: install it, or correct the name" in str(errors[1])
+    (error,) = program_errors(Environment(command=["no-such-agent"]), tmp_path)
+    assert error.field == "spec.environment.command[0]"
+    (tmp_path / "serve").write_text("#!/bin/sh\n")
+    (tmp_path / "serve").chmod(0o755)
+    assert len(list(program_errors(Environment(mcp_servers=servers), tmp_path))) == 1
+    assert list(program_errors(Environment(command=["sh"]), tmp_path)) == []
 
 
 def test_what_can_be_seen_without_running_code_is_seen_early(tmp_path):
@@ -195,6 +289,20 @@ def test_a_failure_costs_its_episode_after_a_second_try(how, tries, status, reas
         assert again is None or again.status == status, "the pool plays the next episode"
 
 
+def test_processes_order_sets_alike(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    source = (
+        "async def rollout(task, policy):\n    await policy.chat([{'role': 'user', 'content': str(set('abcdefgh'))}])"
+    )
+    prompts = set()
+    for _ in range(3):
+        with playing(tmp_path, source=source) as play:
+            policy = Script(play.tokenized, "a<|end|>")
+            play.of(policy)
+            prompts.add(tuple(policy.asked[0].tolist()))
+    assert len(prompts) == 1
+
+
 @pytest.mark.parametrize("how", ["raise", "hang hard", "crash"])
 def test_the_second_try_is_the_same_episode(how, tmp_path):
     arguments = {"how": how, "folder": str(tmp_path), "times": 1}
@@ -211,6 +319,38 @@ def test_a_job_may_end_with_an_episode_that_fails(tmp_path):
     failing = playing(tmp_path, source=FAILS, arguments=arguments, on_error="fail")
     with failing as play, pytest.raises(EnvironmentFailed, match=match):
         play("a<|end|>", truth="truth")
+
+
+LEAVES = """
+import os, pathlib
+
+folder = pathlib.Path(os.environ["FOLDER"])
+if (folder / "gone").exists():
+    if (folder / "back").exists():
+        (folder / "gone").unlink()
+    raise ConnectionError("no server")
+
+async def rollout(task, policy):
+    await policy.chat(task.messages)
+    if not (folder / "left").exists():
+        (folder / "left").touch()
+        (folder / "gone").touch()
+        os._exit(1)
+    return 1.0
+"""
+
+
+def test_code_that_loads_no_more_is_no_fault_of_the_job(tmp_path, monkeypatch):
+    """What it needs, such as a server, is away for a while, or for good."""
+    monkeypatch.setattr(pool, "_LOAD_AGAIN_SECONDS", (0.0,))
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    (tmp_path / "back").touch()
+    with playing(tmp_path, source=LEAVES, env=["FOLDER"]) as play:
+        assert play("a<|end|>").reward == 1
+        (tmp_path / "back").unlink()
+        (tmp_path / "left").unlink()
+        with pytest.raises(InfrastructureError, match=r"cannot be replaced: .*ConnectionError: no server"):
+            play("a<|end|>")
 
 
 WAITS = """

@@ -1,5 +1,6 @@
 """Orders: each task is played, scored and kept once, and whatever goes wrong reaches the driver."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,8 @@ from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.environments.environment import Environment, Policy
 from rljob_trainer.environments.single_turn import single_turn
 from rljob_trainer.errors import InfrastructureError, JobError, RewardError
-from rljob_trainer.loop.metrics import cache_metrics
+from rljob_trainer.loop.metrics import cache_metrics, idle_metrics
+from rljob_trainer.progress import names
 from rljob_trainer.rollouts.calls import NO_CACHE_USE, CacheUse, GroupRef, News, Order, PolicyName
 from rljob_trainer.rollouts.episodes import Diary, Episodes, turn_seed
 from rljob_trainer.rollouts.generation import Generation
@@ -172,6 +174,26 @@ def test_an_environment_may_take_a_second_turn():
     assert [len(request.seeds) for request in site.engine.requests] == [2] * 3 + [1] * 6, "contexts differ by then"
 
 
+def test_what_is_made_for_the_loss_is_the_samples_of_training_orders():
+    """Limits leave nothing out of a validation, nor a baseline."""
+    trains: list[tuple[str, int, bool]] = []
+
+    async def noted(task: Task, policy: Policy) -> Episode:
+        trains.append((task.id, policy.sample, policy.trains))
+        return await single_turn(task, policy)
+
+    episodes = Site().start(noted)
+    made = []
+    try:
+        for order in (replace(ORDER, baseline=True), VALIDATION):
+            trains.clear()
+            collected(episodes, episodes.begin(order, ()))
+            made.append({(sample, each) for _, sample, each in trains})
+    finally:
+        episodes.close()
+    assert made == [{(0, True), (1, True), (2, False)}, {(0, False)}]
+
+
 class Notebook:
     """A Diary. played: by task and sample."""
 
@@ -297,6 +319,26 @@ def test_what_the_prefix_cache_had_of_the_prompts_is_counted(episodes):
     assert use == CacheUse(prompts, turns)
     assert cache_metrics([use, CacheUse(prompts, 0)]) == {"rollout/prefix_cache_hits": turns / (2 * prompts)}
     assert cache_metrics([NO_CACHE_USE]) == {}
+
+
+def test_engines_are_idle_while_all_episodes_wait_for_their_environments(site):
+    async def sleeps(task: Task, policy: Policy) -> Episode:
+        await single_turn(task, policy)
+        await asyncio.sleep(0.5)
+        return await single_turn(task, policy)
+
+    episodes = site.start(sleeps)
+    try:
+        number = episodes.begin(ORDER, ())
+        assert len(collected(episodes, number)) == 3
+        news = episodes.news(number, 3, 0)
+        assert len(site.engine.requests) == 6
+        assert news.generated >= 0.5
+        assert 0 < news.engine_seconds <= news.generated - 0.5
+        step = {names.TIME_STEP: 2 * news.generated}
+        assert idle_metrics(step, news.engine_seconds)[names.IDLE_ENGINES] >= 0.5 + 0.5 / step[names.TIME_STEP]
+    finally:
+        episodes.close()
 
 
 def test_an_engine_that_fails_is_reported_until_others_are_attached(episodes, site):

@@ -7,6 +7,7 @@ import pytest
 
 from rljob_trainer.engines.calls import Subscriber
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.rollouts.engine_time import EngineTime
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Sampling
 from tests.rljob_trainer.rollouts_support import FakeEngine, attached, ids
@@ -177,6 +178,33 @@ async def test_a_request_is_aborted_once_all_its_turns_are_cancelled(generation,
     generation.deliver(late)
     generation.forget_cancelled()
     assert len(one.aborted) == 1
+
+
+@played
+async def test_the_time_in_which_engines_have_requests_is_the_mean_over_engines(generation, one, two):
+    clock = [0.0]
+    generation.time = EngineTime(lambda: clock[0])
+
+    def later(seconds: float) -> float:
+        clock[0] += seconds
+        return float(generation.time.seconds())
+
+    generation.attach(attached(one, two))
+    assert later(9) == 0, "nothing was asked for"
+    ask(generation, "a", 1, 2)
+    (turn,) = ask(generation, "b", 3)
+    await tick()
+    assert later(1) == 1, "both have a request"
+    generation.deliver(one.finish(0))
+    assert later(1) == 2, "a sample of its request is unfinished"
+    generation.deliver(one.finish(1))
+    assert later(4) == 2 + 4 / 2, "one works"
+    generation.attach(attached(one))
+    assert later(3) == 4 + 3, "the only one has what the lost one had"
+    turn.cancel()
+    await tick()
+    generation.forget_cancelled()
+    assert later(5) == 7
 
 
 @played

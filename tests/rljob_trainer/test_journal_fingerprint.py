@@ -65,6 +65,7 @@ CHANGES = {
     "reward": with_episode(MADE, reward=1e-6),
     "dropped": with_episode(MADE, reward=float("nan")),
     "rewards of turns": with_episode(MADE, turn_rewards=np.zeros(1, np.float32)),
+    "order of turns": with_episode(MADE, order=(0,)),
     "order": replace(MADE, episodes=MADE.episodes[::-1]),
     "one episode less": replace(MADE, episodes=MADE.episodes[:1]),
 }
@@ -160,6 +161,7 @@ ROLLOUT = {
     "rollout__topK": 20,
     "rollout__stop": ["\n"],
     "rollout__seed": 1,
+    "rollout__quantization": "fp8",
     "data__maxResponseTokens": 99,
     "rewards__timeout": "31s",
     "rewards__onError": "drop_group",
@@ -253,3 +255,22 @@ def test_the_content_of_reward_files_counts(tmp_path, file):
         path.write_text(content)
         seen.append(rollout_fingerprint(spec_of(), tmp_path))
     assert len(set(seen)) == 3
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"path": "game.py"},
+        {"command": ["python", "game.py"]},
+        {"mcpServers": [{"name": "game", "command": ["python", "game.py"]}]},
+        {"builtinTools": [{"name": "search", "corpus": "game.py"}]},
+    ],
+    ids=lambda environment: next(iter(environment)),
+)
+def test_the_content_of_an_environments_files_counts(tmp_path, environment):
+    spec = spec_of(environment=environment)
+    seen = [rollout_fingerprint(spec_of(), tmp_path), rollout_fingerprint(spec, tmp_path)]
+    for content in ("a = 1", "a = 2"):
+        (tmp_path / "game.py").write_text(content)
+        seen.append(rollout_fingerprint(spec, tmp_path))
+    assert len(set(seen)) == 4

@@ -1,14 +1,9 @@
-"""An agent of the framework smolagents, which knows only base_url and api_key, is recorded as it was sampled.
-
-The library is in no requirements file: pip install --no-deps smolagents==1.26.0
-"""
+"""An agent of the framework smolagents, which knows only base_url and api_key, is recorded as it was sampled."""
 
 import pytest
 
 from tests.rljob_trainer import chat_templates as templates
 from tests.rljob_trainer.environments_support import playing
-
-pytest.importorskip("smolagents", reason="pip install --no-deps smolagents")
 
 SOURCE = '''
 from smolagents import OpenAIModel, ToolCallingAgent, tool
@@ -30,6 +25,7 @@ def run(task, base_url, api_key):
 '''
 
 
+@pytest.mark.slow
 def test_an_agent_of_smolagents_is_trained_unchanged(tmp_path):
     calls = (
         '<tool_call>{"name": "multiply", "arguments": {"a": 6, "b": 7}}</tool_call><|im_end|>',

@@ -7,10 +7,13 @@ import pytest
 
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch, Turns, per_step
 from rljob_trainer.advantage.stepwise import returns
+from rljob_trainer.environments.session import Filter, _filtered
 from rljob_trainer.journal.summary import summarise
 from rljob_trainer.loop.batches import advantages, batch_of_groups
+from rljob_trainer.loop.selection import split_groups
 from rljob_trainer.types import Episode, Group, Task, Trajectory, Turn
 from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.journal_support import group_ref
 from tests.rljob_trainer.rollouts_support import ids
 
 ROOT = 2**-0.5
@@ -24,6 +27,7 @@ def batch(gamma: float = 1.0) -> AdvantageBatch:
         lengths=np.array([1, 2, 1, 1, 1, 2]),
         rewards=np.array([0, 0, 1, 0.5, 0, 3], np.float32),
         states=np.array([7, 8, 7, 7, 8, 7]),
+        order=np.array([0, 1, 2, 0, 1, 0]),
     )
     rewards = np.array([1, 0.5, 3], np.float32)
     return AdvantageBatch(rewards, np.array([0, 0, 1]), np.array([4, 2, 2]), gamma=gamma, turns=turns)
@@ -95,6 +99,87 @@ def test_turns_of_a_group_are_summarised_and_reach_their_tokens():
     parts = made.of_each(advantages([summary], made, None, spec))
     # Returns 2 1.5 | 1 1: the first turns have the mean 1.5, the second ones 1.25.
     assert [part.tolist() for part in parts] == [[0.5, 0.5, 0.25], [-0.5], [-0.25, -0.25]]
+
+
+def test_turns_of_contexts_that_alternate_are_compared_by_when_they_were_taken():
+    """Two agents: the first context has turns 0 and 2, and comes last; the other one has turn 1."""
+    given = batch(0.5)
+    assert given.turns is not None
+    turns = replace(given.turns, order=np.array([1, 0, 2, 0, 1, 0]))
+    assert returns(replace(given, turns=turns)).tolist() == [0.5, 0.25, 1, 0.5, 0, 3]
+    # The turn of one token is the second one: 0.5, against 0; the two tokens are the first turn's: 0.25 against 0.5.
+    found = ADVANTAGES["grpo"](per_step(replace(given, turns=turns)))
+    assert found == pytest.approx([ROOT, -ROOT, -ROOT, 0, ROOT, -ROOT, 0, 0], abs=1e-4)
+    made = episode(0, ([5, 3], [(1, 2)]), ([5, 6, 4, 4], [(1, 2), (3, 4)]), reward=1.0, order=(1, 0, 2))
+    summary = summarise(Group(TASK, (made, replace(made, order=(), sample=1))))
+    assert summary.turns is not None
+    assert summary.turns.order == (1, 0, 2, 0, 1, 2)
+
+
+def turns(sample: int, *rewards: float, how: Filter = "train") -> Episode:
+    """An episode with a turn of one token for each reward."""
+    tokens = [5, *(token for turn in range(len(rewards)) for token in (1, 6 + turn))]
+    spans = [(1 + 2 * turn, 2 + 2 * turn) for turn in range(len(rewards))]
+    own = episode(sample, (tokens, spans), reward=sum(rewards), turn_rewards=np.array(rewards, np.float32))
+    return _filtered(own, how, "ended at a limit")
+
+
+GAMMA = 0.5
+PLAYED = {
+    # Returns of turns: 1 | 0.5 1. The rewards are equal, and the first turns are not.
+    "sooner": (turns(0, 1), turns(1, 0, 1)),
+    # 0.5 | 0.5 1: the rewards are 0.5 and 1, the first turns are equal, and the second one is alone.
+    "later but more": (turns(0, 0.5), turns(1, 0, 1)),
+    # 1 | 1 | 1 1 | 1 2: only second turns differ, and they are not in the loss.
+    "masked differ": (turns(0, 1), turns(1, 1), turns(2, 0.5, 1, how="mask"), turns(3, 0, 2, how="mask")),
+    # 0 | 0.5 1: the masked episode is what the other one is compared with.
+    "masked is better": (turns(0, 0), turns(1, 0, 1, how="mask")),
+    # 1 |: the other one is left out, so the first is alone.
+    "dropped": (turns(0, 1), turns(1, 0, 1, how="drop")),
+}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "useful"),
+    [
+        ({"advantage": "grpo"}, ["later but more", "masked differ", "masked is better"]),
+        ({"advantage": "grpo", "stepwiseAdvantage": "per_step", "gamma": GAMMA}, ["sooner", "masked is better"]),
+        (
+            {"advantage": "gigpo", "gamma": GAMMA},
+            ["sooner", "later but more", "masked differ", "masked is better"],
+        ),
+        (
+            {"advantage": "gigpo", "gamma": GAMMA, "stepAdvantageW": 0},
+            ["later but more", "masked differ", "masked is better"],
+        ),
+    ],
+)
+def test_groups_that_are_left_out_are_those_whose_advantages_are_0(algorithm, useful):
+    """Dynamic sampling, step-wise advantages and compact filtering together."""
+    sampling = {"enabled": True, "maxRounds": 2}
+    spec = make_spec(1, algorithm={"preset": "grpo", "dynamicSampling": sampling, **algorithm})
+    refs = [group_ref(group, [group]) for group in (Group(replace(TASK, id=name), e) for name, e in PLAYED.items())]
+    found = split_groups(refs, spec.algorithm)
+    assert [[ref.summary.task_id for ref in part] for part in found] == [
+        useful, [name for name in PLAYED if name not in useful], [],
+    ]  # fmt: skip
+    for ref in refs:
+        made = batch_of_groups([ref.summary], spec)
+        values = np.concatenate(made.of_each(advantages([ref.summary], made, None, spec)))
+        assert (np.abs(values).max() > 1e-3) == (ref.summary.task_id in useful), ref.summary.task_id
+
+
+def test_masked_episodes_are_compared_with_turn_by_turn_and_have_no_advantages():
+    spec = make_spec(1, algorithm={"advantage": "grpo", "stepwiseAdvantage": "per_step", "gamma": GAMMA})
+    groups = [
+        summarise(Group(replace(TASK, id=name), PLAYED[name]))
+        for name in ("sooner", "masked is better", "masked differ")
+    ]
+    made = batch_of_groups(groups, spec)
+    parts = made.of_each(advantages(groups, made, None, spec))
+    # sooner: 1 and 0.5 are +- 1 / sqrt(2), the second turn is alone. masked is better: 0 and 0.5 are -+ the same.
+    expected = [[ROOT], [-ROOT, 0], [-ROOT], [], [0], [0], [], []]
+    assert [part.tolist() for part in parts] == [pytest.approx(each, abs=1e-4) for each in expected]
 
 
 def test_episodes_of_one_turn_have_no_summary_of_turns():

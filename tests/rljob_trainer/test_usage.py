@@ -42,7 +42,7 @@ def test_engines_and_ranks_wait_for_each_other():
         names.TIME_STEP: 20.0, names.TIME_ROLLOUT: 10.0, names.TIME_REWARDS: 1.0, names.TIME_ADVANTAGE: 0.5,
         names.TIME_UPDATE: 6.5, names.TIME_SYNC: 1.0, names.TIME_CHECKPOINT: 1.0,
     }  # fmt: skip
-    assert idle_metrics(times) == {names.IDLE_ENGINES: pytest.approx(0.45), names.IDLE_RANKS: pytest.approx(0.6)}
+    assert idle_metrics(times, 8.0) == {names.IDLE_ENGINES: pytest.approx(0.55), names.IDLE_RANKS: pytest.approx(0.6)}
 
 
 def step(worker, folder):

@@ -1,5 +1,7 @@
 """Paths in an RLJob. Light: reward processes import it."""
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -17,6 +19,14 @@ def is_here(path: Path) -> bool:
         return path.is_file()
     except OSError:  # a name that is too long, or a folder without permission
         return False
+
+
+def no_program(command: Sequence[str], base_dir: Path) -> str | None:
+    """The message for a program that is not on this machine; None if it is. command: with its arguments."""
+    program = command[0]
+    if shutil.which(locate(program, base_dir) if "/" in program else program) is not None:
+        return None
+    return f"{program} is no program here: install it, or correct the name"
 
 
 def no_file(path: Path) -> str:

@@ -198,7 +198,10 @@ class Kl(ApiModel):
         ),
     )
     target: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        None, description="Divergence per response that the adaptive controller steers to, in nats."
+        None,
+        description=(
+            "Divergence that the adaptive controller steers to, in nats, added up over a response; the default is 6."
+        ),
     )
     horizon: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
         None, description="Samples over which the adaptive controller reacts; in the loss, once for each epoch."
@@ -228,7 +231,13 @@ class DynamicSampling(ApiModel):
     The accuracy of a group is the mean of its rewards.
     """
 
-    enabled: bool | None = Field(None, description="Replace groups whose rewards are all equal.")
+    enabled: bool | None = Field(
+        None,
+        description=(
+            "Replace groups whose rewards are all equal; with stepwiseAdvantage per_step those whose turns have equal"
+            " returns, and with gigpo those that are equal in both."
+        ),
+    )
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None, description="Largest number of sampling rounds of one step; then the step uses the groups that it has."
     )
@@ -460,6 +469,12 @@ class Algorithm(ApiModel):
             "loss dpo compares whole responses of a prompt: it needs advantage best_worst, aggregation sequence_mean,"
             " kl.placement none or loss, and no rolloutCorrection; preset online_dpo sets them",
             "loss",
+        ),
+        Rule(
+            f"{_ADVANTAGE} != 'best_worst' || {_PLACEMENT} != 'reward'",
+            "advantage best_worst reads only the order of rewards: set kl.placement to none or loss, or choose another"
+            " advantage",
+            "advantage",
         ),
         Rule(
             f"self.preset != 'spin' || {_LOSS} == 'dpo' && !{_DYNAMIC}",

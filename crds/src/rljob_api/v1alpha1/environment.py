@@ -69,8 +69,8 @@ class McpServer(ApiModel):
     command: Annotated[list[Argument], Field(max_length=64)] = Field(
         default_factory=list,
         description=(
-            "The program and its arguments. Each environment process starts one, which sees the same variables; its"
-            " standard input and output are the connection."
+            "The program and its arguments. Each environment process starts one in the folder of the RLJob's file; it"
+            " sees the same variables, and its standard input and output are the connection."
         ),
     )
     url: Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=1024)] | None = Field(
@@ -153,7 +153,7 @@ class Environment(ApiModel):
         None,
         description=(
             "The Python interpreter of the environment's processes, 3.11 or later; it needs none of the trainer's"
-            " packages. The default is the trainer's own."
+            " packages. A relative path is relative to the RLJob's file. The default is the trainer's own."
         ),
     )
     env: Annotated[list[Name], Field(max_length=64)] = Field(

@@ -63,7 +63,7 @@ _PRESET_WARMUPS = "".join(
     for name, row in PRESETS.items()
     if row.critic_warmup_steps
 )
-_WARMUP = f"has(self.critic.warmupSteps) ? self.critic.warmupSteps : {_PRESET_WARMUPS}0"
+_WARMUP = f"has(self.critic) && has(self.critic.warmupSteps) ? self.critic.warmupSteps : {_PRESET_WARMUPS}0"
 
 
 class RLJobSpec(ApiModel):
@@ -190,6 +190,11 @@ class RLJobSpec(ApiModel):
             "algorithm.dynamicSampling.oversample",
         ),
         Rule(
+            "self.rollout.quantization == 'none' || self.model.dtype != 'float32'",
+            "vLLM quantises models of 16 bits: set model.dtype to bfloat16, or remove rollout.quantization",
+            "rollout.quantization",
+        ),
+        Rule(
             "self.actor.optimizer == 'adamw' || !has(self.model.lora)",
             "muon updates whole matrices, and an adapter's are factors: set actor.optimizer to adamw, or remove"
             " model.lora",
@@ -230,7 +235,8 @@ class RLJobSpec(ApiModel):
             "critic.miniBatchSize",
         ),
         Rule(
-            f"!has(self.critic) || !has(self.training.steps) || ({_WARMUP}) < self.training.steps",
+            f"!has(self.critic) && {_ADVANTAGE} != 'gae' || !has(self.training.steps)"
+            f" || ({_WARMUP}) < self.training.steps",
             "the policy would never learn: set critic.warmupSteps below training.steps",
             "critic.warmupSteps",
         ),

@@ -23,7 +23,7 @@ from rljob_trainer.advantage.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from rljob_trainer.advantage.remax import remax
 from rljob_trainer.advantage.rloo import rloo
-from rljob_trainer.advantage.stepwise import per_step
+from rljob_trainer.advantage.stepwise import by_state, per_step
 from rljob_trainer.advantage.win_rate import win_rate
 from rljob_trainer.types import Floats
 
@@ -53,6 +53,7 @@ __all__ = [
     "AdvantageBatch",
     "AdvantageEstimator",
     "Turns",
+    "by_state",
     "pairs",
     "per_step",
     "uninformative_groups",

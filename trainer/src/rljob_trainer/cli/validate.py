@@ -167,10 +167,12 @@ def _wrong_code(judged: "Judged", file: Path) -> "Iterator[Problem]":
 
 
 def _wrong_environment(judged: "Judged", file: Path) -> "Iterator[Problem]":
-    """Errors in the environment's code. A file that is missing here may exist in the cluster."""
+    """Errors in the environment's code and programs. What is missing here may exist in the cluster: a file, or a
+    program in an image of the job's own or on a volume.
+    """
     from rljob_api.v1alpha1 import Environment
     from rljob_api.validation import Problem
-    from rljob_trainer.environments.check import environment_errors
+    from rljob_trainer.environments.check import environment_errors, program_errors
     from rljob_trainer.paths import is_here, locate
 
     place = ("spec", "environment")
@@ -183,7 +185,10 @@ def _wrong_environment(judged: "Judged", file: Path) -> "Iterator[Problem]":
     files = [environment.path, *(tool.corpus for tool in environment.builtin_tools)]
     if not all(is_here(locate(name, base_dir)) for name in files if name is not None):
         return
-    for error in environment_errors(environment, base_dir):
+    blocks = (("cluster", "image"), ("cluster", "head", "template"), ("cluster", "worker", "template"), ("volumes",))
+    elsewhere = any(judged.sound("spec", *block) for block in blocks)
+    programs = () if elsewhere else program_errors(environment, base_dir)
+    for error in (*environment_errors(environment, base_dir), *programs):
         assert error.field is not None
         at = tuple(int(part) if part.isdecimal() else part for part in re.findall(r"\w+", error.field))
         yield Problem(*judged.document.locate(at, key=False), error.field, error.message)

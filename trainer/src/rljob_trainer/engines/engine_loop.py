@@ -17,6 +17,7 @@ from typing import TypeVar
 from rljob_trainer.engines.engine import Completion, RolloutEngine
 from rljob_trainer.errors import InfrastructureError, RLJobError
 from rljob_trainer.workers.profile import Profile
+from rljob_trainer.workers.trace import record
 
 R = TypeVar("R")
 
@@ -104,8 +105,7 @@ class EngineLoop:
                 self._send()
             while self._when_idle and not self._busy():
                 self._when_idle.pop(0)()
-            busy = self._busy()
-            self.busy_since = (self.busy_since or time.monotonic()) if busy else None
+            busy = self._note_busy()
             try:
                 work = self._mailbox.get(block=not busy)
             except queue.Empty:
@@ -119,6 +119,13 @@ class EngineLoop:
 
     def _busy(self) -> bool:
         return self._engine is not None and self._engine.unfinished > 0 and self._broken is None
+
+    def _note_busy(self) -> bool:
+        busy, since = self._busy(), self.busy_since
+        if since is not None and not busy:
+            record("generate", time.monotonic() - since)
+        self.busy_since = (since or time.monotonic()) if busy else None
+        return busy
 
     def _step(self) -> None:
         assert self._engine is not None

@@ -22,12 +22,9 @@ from rljob_trainer.environments.loops import called
 PARAMETERS = ("base_url", "api_key")
 
 
-def is_agent(function: Callable[..., Any]) -> bool:
+def is_agent(signature: inspect.Signature) -> bool:
     """Whether a function is called with the endpoint, not with the policy."""
-    try:
-        return set(PARAMETERS) <= set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return False
+    return set(PARAMETERS) <= set(signature.parameters)
 
 
 async def play_agent(function: Callable[..., Any], task: Task, policy: Policy) -> Any:

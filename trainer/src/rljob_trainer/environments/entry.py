@@ -1,7 +1,6 @@
 """Loads the user's code and makes a rollout of it. Runs in environment processes: needs only Python 3.11."""
 
 import inspect
-import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,16 @@ from rljob_trainer.environments.builtin import ToolUnusable, make_builtin
 from rljob_trainer.environments.loops import play_steps, play_tools
 from rljob_trainer.environments.mcp import McpUnusable, connect
 from rljob_trainer.environments.tools import Tool, ToolError, make_tools
+from rljob_trainer.paths import no_program
 from rljob_trainer.rewards.load import LoadError, load_module, register_files
 from rljob_trainer.rewards.protocol import FunctionSetup
 
 FIELD = "spec.environment"
 DEFAULTS = ("rollout", "Environment", "run")
 """Names that are looked for, in this order, without `entry` and `tools`."""
+
+METHODS = {"reset": "task", "step": "answer"}
+"""Of a class, and what each is called with."""
 
 _TOOL_LISTS = ("tools", "builtin_tools", "mcp_servers")
 
@@ -38,7 +41,7 @@ async def load_rollout(setup: Mapping[str, Any]) -> Rollout:
         return _of_code(_function_setup(setup["code"]), base_dir)
     made = _tools(_loaded(_function_setup(setup["code"]), base_dir), tools) if tools else []
     made += _builtin_tools(builtin, base_dir)
-    made += await _server_tools(servers, {tool.name for tool in made})
+    made += await _server_tools(servers, {tool.name for tool in made}, base_dir)
     return partial(play_tools, made)
 
 
@@ -66,44 +69,62 @@ def _of_code(setup: FunctionSetup, base_dir: Path) -> Rollout:
 
 
 def _of_class(entry: type, arguments: Mapping[str, Any]) -> Rollout:
-    for method, argument in (("reset", "task"), ("step", "answer")):
+    for method, argument in METHODS.items():
         if not callable(getattr(entry, method, None)):
-            raise LoadError(f"class {entry.__name__} has no method {method}: add it", f"{FIELD}.entry")
+            raise no_method(entry.__name__, method)
         if inspect.isfunction(inspect.getattr_static(entry, method)):
-            _bind(getattr(entry, method), ("self", argument), {})
-    _bind(entry, (), arguments)
+            function = getattr(entry, method)
+            check_call(function.__qualname__, inspect.signature(function), ("self", argument), {})
+    check_call(entry.__name__, inspect.signature(entry), (), arguments)
     return partial(play_steps, partial(entry, **arguments))
 
 
 def _command(command: Sequence[str], base_dir: Path) -> Rollout:
-    if shutil.which(base_dir / command[0] if "/" in command[0] else command[0]) is None:
-        raise LoadError(f"{command[0]} is no program here: install it, or correct the name", f"{FIELD}.command[0]")
+    if (message := no_program(command, base_dir)) is not None:
+        raise LoadError(message, f"{FIELD}.command[0]")
     return partial(play_command, command, base_dir)
 
 
 def _function(entry: Callable[..., Any], arguments: Mapping[str, Any]) -> Rollout:
-    if is_agent(entry):
-        for name in sorted(set(PARAMETERS) & set(arguments)):
-            message = f"an agent's {name} is that of its episode: remove this argument"
-            raise LoadError(message, f"{FIELD}.arguments.{name}")
-        given = partial(entry, **arguments)
-        _bind(entry, ("task",), {**arguments, **dict.fromkeys(PARAMETERS)})
-        return partial(play_agent, given)
-    if not inspect.iscoroutinefunction(entry):
-        raise LoadError(f"{entry.__name__} is not async: write `async def {entry.__name__}`", f"{FIELD}.entry")
-    _bind(entry, ("task", "policy"), arguments)
-    return partial(entry, **arguments)
-
-
-def _bind(entry: Callable[..., Any], given: Sequence[str], arguments: Mapping[str, Any]) -> None:
-    """given: names of what it is called with."""
     try:
-        inspect.signature(entry).bind(*given, **arguments)
+        signature = inspect.signature(entry)
+    except (TypeError, ValueError):  # some functions written in C have none
+        signature = inspect.Signature()
+    given = partial(entry, **arguments)
+    check_function(entry.__name__, signature, arguments, is_async=inspect.iscoroutinefunction(entry))
+    return partial(play_agent, given) if is_agent(signature) else given
+
+
+def check_function(
+    name: str, signature: inspect.Signature, arguments: Mapping[str, Any], *, is_async: bool
+) -> None:  # fmt: skip
+    """Raise LoadError for a rollout or an agent that cannot be called."""
+    if is_agent(signature):
+        for each in sorted(set(PARAMETERS) & set(arguments)):
+            message = f"an agent's {each} is that of its episode: remove this argument"
+            raise LoadError(message, f"{FIELD}.arguments.{each}")
+        check_call(name, signature, ("task",), {**arguments, **dict.fromkeys(PARAMETERS)})
+        return
+    if not is_async:
+        raise LoadError(f"{name} is not async: write `async def {name}`", f"{FIELD}.entry")
+    check_call(name, signature, ("task", "policy"), arguments)
+
+
+def check_call(
+    name: str, signature: inspect.Signature, given: Sequence[str], arguments: Mapping[str, Any]
+) -> None:  # fmt: skip
+    """Raise LoadError if it cannot be called. given: names of what it is called with."""
+    try:
+        signature.bind(*given, **arguments)
     except TypeError as error:
-        at_fault = "arguments" if any(repr(name) in str(error) for name in arguments) else "entry"
-        call = f"{entry.__qualname__}({', '.join([*given, *(f'{name}=' for name in arguments)])})"
-        message = f"{entry.__name__} cannot be called: {error}; it is called as {call}"
+        at_fault = "arguments" if any(repr(each) in str(error) for each in arguments) else "entry"
+        call = f"{name}({', '.join([*given, *(f'{each}=' for each in arguments)])})"
+        message = f"{name.rpartition('.')[2]} cannot be called: {error}; it is called as {call}"
         raise LoadError(message, f"{FIELD}.{at_fault}") from error
+
+
+def no_method(owner: str, method: str) -> LoadError:
+    return LoadError(f"class {owner} has no method {method}: add it", f"{FIELD}.entry")
 
 
 def _tools(module: ModuleType, names: Sequence[str]) -> list[Tool]:
@@ -126,12 +147,14 @@ def _builtin_tools(settings: Sequence[Mapping[str, Any]], base_dir: Path) -> lis
     return made
 
 
-async def _server_tools(servers: Sequence[Mapping[str, Any]], names: set[str]) -> list[Tool]:
+async def _server_tools(
+    servers: Sequence[Mapping[str, Any]], names: set[str], base_dir: Path
+) -> list[Tool]:  # fmt: skip
     """names: of other tools."""
     made: list[Tool] = []
     for index, server in enumerate(servers):
         try:
-            found = await connect(server)
+            found = await connect(server, base_dir)
         except McpUnusable as error:
             raise LoadError(str(error), f"{FIELD}.mcpServers[{index}].{error.field}") from error
         for tool in found:

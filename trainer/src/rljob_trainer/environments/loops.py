@@ -72,8 +72,16 @@ async def called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
     """Its value; in a thread unless it is async."""
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
-    value = await asyncio.to_thread(function, *args, **kwargs)
+    value = await asyncio.to_thread(_without_stop, function, *args, **kwargs)
     return await value if inspect.isawaitable(value) else value
+
+
+def _without_stop(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """A future takes no StopIteration: who waits for it would never hear of it."""
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError("raised StopIteration") from error
 
 
 def _text(value: Any, method: str) -> str | None:

@@ -6,9 +6,11 @@ A server that is lost ends the process: the pool plays its episodes again, in pr
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rljob_trainer.environments.tools import ConnectionLost, Tool, ToolRefused
+from rljob_trainer.paths import locate, no_program
 
 
 class McpUnusable(Exception):
@@ -19,11 +21,13 @@ class McpUnusable(Exception):
         self.field = field
 
 
-async def connect(server: Mapping[str, Any]) -> list[Tool]:
+async def connect(server: Mapping[str, Any], base_dir: Path) -> list[Tool]:
     """The server's tools. server: name, command, url and tools of environment.mcpServers.
 
-    A command has the variables that the environment sees. Raises McpUnusable.
+    A command runs in `base_dir` and has the variables that the environment sees. Raises McpUnusable.
     """
+    if server["command"] and (message := no_program(server["command"], base_dir)) is not None:
+        raise McpUnusable(message, "command[0]")
     field = "command" if server["command"] else "url"
     try:
         from mcp import Client, StdioServerParameters
@@ -33,7 +37,8 @@ async def connect(server: Mapping[str, Any]) -> list[Tool]:
     target: Any = server["url"]
     if server["command"]:
         program, *arguments = server["command"]
-        target = StdioServerParameters(command=program, args=arguments, env=dict(os.environ))
+        program = str(locate(program, base_dir)) if "/" in program else program
+        target = StdioServerParameters(command=program, args=arguments, env=dict(os.environ), cwd=base_dir)
     client = Client(target)
     try:
         await client.__aenter__()  # until the process ends
@@ -74,7 +79,7 @@ def _tool(client: Any, described: Any) -> Tool:
         try:
             result = await client.call_tool(name, arguments)
         except MCPError as error:
-            if error.code == _CLOSED:
+            if error.code == _CLOSED and not await _answers(client):
                 raise ConnectionLost(f"the MCP server of tool {name} is lost") from error
             raise ToolRefused(error.message) from error
         text = "\n".join(part.text for part in result.content if part.type == "text")
@@ -87,7 +92,17 @@ def _tool(client: Any, described: Any) -> Tool:
 
 
 _CLOSED = -32000
-"""JSON-RPC's code of a connection that closed, in the library."""
+"""The library's code of a connection that closed. Servers have it for errors of their own, too."""
+
+
+async def _answers(client: Any) -> bool:
+    from mcp import MCPError
+
+    try:
+        await client.send_ping()
+    except MCPError as error:
+        return bool(error.code != _CLOSED)
+    return True
 
 
 def _first(error: BaseException) -> BaseException:

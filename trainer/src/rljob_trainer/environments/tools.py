@@ -57,21 +57,16 @@ def make_tools(functions: Sequence[Callable[..., Any]]) -> list[Tool]:
 
 def _tool(function: Callable[..., Any], index: int) -> Tool:
     name = function.__name__
-    about = inspect.getdoc(function)
-    if not about:
-        raise ToolError(f"tool {name} has no docstring, which tells the policy what it does: write one", index)
+    about, signature = inspect.getdoc(function) or "", inspect.signature(function)
+    check_tool(name, about, signature, index)
     description, explained = _parsed(about)
     try:
         hints = typing.get_type_hints(function)
     except Exception as error:
         raise ToolError(f"the type hints of tool {name} cannot be read: {error}", index) from error
     properties, required = {}, []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ToolError(f"parameter {parameter.name} of tool {name} has no name in a call: name each", index)
-        if parameter.name not in hints:
-            raise ToolError(f"parameter {parameter.name} of tool {name} has no type hint: write one", index)
-        schema = _schema(hints[parameter.name])
+    for parameter in signature.parameters.values():
+        schema = _schema(hints.get(parameter.name))
         if schema is None:
             raise ToolError(
                 f"parameter {parameter.name} of tool {name} has a type that JSON lacks: use str, int, float, bool,"
@@ -85,6 +80,17 @@ def _tool(function: Callable[..., Any], index: int) -> Tool:
     parameters = {"type": "object", "properties": properties, "required": required}
     described = {"name": name, "description": description, "parameters": parameters}
     return Tool(name, function, {"type": "function", "function": described})
+
+
+def check_tool(name: str, about: str, signature: inspect.Signature, index: int) -> None:
+    """Raise ToolError for what a function lacks to be a tool. about: its docstring."""
+    if not about:
+        raise ToolError(f"tool {name} has no docstring, which tells the policy what it does: write one", index)
+    for parameter in signature.parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ToolError(f"parameter {parameter.name} of tool {name} has no name in a call: name each", index)
+        if parameter.annotation is parameter.empty:
+            raise ToolError(f"parameter {parameter.name} of tool {name} has no type hint: write one", index)
 
 
 def _schema(hint: Any) -> dict[str, Any] | None:

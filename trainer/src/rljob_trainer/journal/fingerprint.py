@@ -127,10 +127,11 @@ def _environment(spec: ResolvedSpec, base_dir: Path) -> list[str | bytes]:
     if environment is None:
         return []
     settings = environment.model_dump(mode="json", exclude=_ENVIRONMENT_SPEED)
+    programs = [*environment.command, *(part for server in environment.mcp_servers for part in server.command)]
     return [
         _json(settings, spec.longest_sample, spec.data.template_arguments),
         _source(environment.path, environment.module, base_dir),
-        *(_source(part, None, base_dir) for part in environment.command if not Path(part).is_absolute()),
+        *(_source(part, None, base_dir) for part in programs if not Path(part).is_absolute()),
         *(_source(tool.corpus, None, base_dir) for tool in environment.builtin_tools),
     ]
 

@@ -95,6 +95,7 @@ def encode_made(made: Made, task: Task) -> bytes:
         "counts": dict(episode.counts),
         "reason": episode.reason,
         "tokenRewards": episode.token_rewards,
+        "order": episode.order,
         "turnRewards": None if episode.turn_rewards is None else len(episode.turn_rewards),
         "error": made.error,
         "trajectories": [
@@ -163,6 +164,7 @@ def decode_made(record: bytes, task: Task) -> Made:
         counts=header["counts"],
         reason=header["reason"],
         token_rewards=tuple((index, value) for index, value in header["tokenRewards"]),
+        order=tuple(header.get("order", ())),  # records of older trainers have none
     )
     return Made(key, policies, episode, header["error"])
 

@@ -134,11 +134,16 @@ def usage_metrics(parts: Sequence[Usage]) -> Metrics:
     return mfu | ({names.MEMORY_UPDATE: float(peak)} if peak else {})
 
 
-def idle_metrics(times: Mapping[str, float]) -> Metrics:
-    """Shares of an RL step in which engines and ranks wait. times: of its parts, and the whole."""
-    whole = times[names.TIME_STEP]
-    parts = {names.IDLE_ENGINES: names.ENGINE_TIMES, names.IDLE_RANKS: names.RANK_TIMES}
-    return {idle: max(0.0, 1 - sum(times.get(name, 0.0) for name in busy) / whole) for idle, busy in parts.items()}
+def idle_metrics(times: Mapping[str, float], generating: float) -> Metrics:
+    """Shares of an RL step in which engines and ranks wait.
+
+    times: of its parts, and the whole. generating: seconds in which an engine had requests, the mean over engines.
+    """
+    busy = {
+        names.IDLE_ENGINES: generating + times.get(names.TIME_SYNC, 0.0),
+        names.IDLE_RANKS: sum(times.get(name, 0.0) for name in names.RANK_TIMES),
+    }
+    return {idle: max(0.0, 1 - seconds / times[names.TIME_STEP]) for idle, seconds in busy.items()}
 
 
 def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: bool) -> Metrics:

@@ -152,8 +152,7 @@ class ReinforcedSteps:
         selection = Selection(
             step,
             self.spec.data.prompts_per_step,
-            settings,
-            self.spec.algorithm.advantage,
+            self.spec.algorithm,
             rewarded=self.spec.rewarded,
         )
         for _ in range(settings.max_rounds if settings.enabled else 1):
@@ -187,6 +186,7 @@ class ReinforcedSteps:
             self.reporting.now("rollout")
             done = self.rollouts.collect(self._order(tasks), enough)
             self.reporting.add_time("rollout", done.generate_seconds)
+            self.reporting.engines_worked(done.engine_seconds)
         return done
 
     def _order(self, tasks: list[Task]) -> Order:
@@ -210,6 +210,7 @@ class ReinforcedSteps:
         self, groups: list[GroupRef], used: Used, rate: float, before: dict[str, object], metrics: Metrics
     ) -> RankStates:
         batch = batch_of_groups(summaries(groups), self.spec)
+        metrics = metrics | self.state.kl.metrics()
         with self.reporting.phase("advantage"):
             recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
@@ -286,7 +287,9 @@ class ReinforcedSteps:
             self.ranks.exchange_average()
         order = Order("validation", policy, self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
-            scored, _ = scored_groups(self.rollouts.collect(order), step)
+            done = self.rollouts.collect(order)
+            self.reporting.engines_worked(done.engine_seconds)
+            scored, _ = scored_groups(done, step)
             if averages:
                 self.ranks.exchange_average()
             self.reporting.samples(step, scored)

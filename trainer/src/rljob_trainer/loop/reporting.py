@@ -41,6 +41,7 @@ class Reporting:
         self._root, self._samples = volume.root, volume.samples(attempt)
         self._bad_batch = volume.bad_batch(attempt)
         self._times: dict[str, float] = {}
+        self._generating = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -61,6 +62,10 @@ class Reporting:
     def add_time(self, name: str, seconds: float) -> None:
         self._times[f"time/{name}"] = self._times.get(f"time/{name}", 0.0) + seconds
 
+    def engines_worked(self, seconds: float) -> None:
+        """For so long an engine had requests, in the mean over engines."""
+        self._generating += seconds
+
     def begin(self, step: int, total_steps: int, supervised: int, supervised_stage: Stage) -> None:
         """supervised: how many of all steps are of `supervised_stage`."""
         self._progress.begin(
@@ -71,9 +76,9 @@ class Reporting:
         """Write the step's line everywhere."""
         measured = metrics | self._times
         if stage == "rl":
-            measured |= idle_metrics(measured)
+            measured |= idle_metrics(measured, self._generating)
         line = self._metrics.write(step, stage, measured)
-        self._times = {}
+        self._times, self._generating = {}, 0.0
         self._progress.step_done(line)
         self._loggers.log(step, {name: line[name] for name in measured})
 

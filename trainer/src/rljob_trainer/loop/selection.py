@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import structlog
 
+from rljob_api.resolve import ResolvedAlgorithm
 from rljob_api.v1alpha1.algorithm import DynamicSampling
-from rljob_api.v1alpha1.terms import WITHOUT_GROUPS, Advantage
-from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.errors import RewardError
 from rljob_trainer.loop.metrics import (
     Metrics,
@@ -19,10 +18,11 @@ from rljob_trainer.loop.metrics import (
     recovery_metrics,
     reward_metrics,
 )
+from rljob_trainer.loop.teaching import flat_groups
 from rljob_trainer.progress import names
 from rljob_trainer.rollouts.calls import GroupRef
 from rljob_trainer.rollouts.rollouts import Rollout
-from rljob_trainer.types import Floats, GroupSummary, next_try
+from rljob_trainer.types import GroupSummary, next_try
 
 log = structlog.get_logger()
 
@@ -32,14 +32,13 @@ class Selection:
     """The groups of one step.
 
     wanted: how many the step trains on. kept: those so far. extra: more than those, of an oversampled round.
-    flat: with equal rewards. outside: beyond the bounds of accuracy. failed: why others were not scored, by task.
+    flat: that teach nothing. outside: beyond the bounds of accuracy. failed: why others were not scored, by task.
     aborted: tasks whose groups were not waited for. rewarded: whether the job has rewards to report.
     """
 
     step: int
     wanted: int
-    settings: DynamicSampling
-    advantage: Advantage
+    algorithm: ResolvedAlgorithm
     kept: list[GroupRef] = field(default_factory=list)
     extra: list[GroupRef] = field(default_factory=list)
     flat: list[GroupRef] = field(default_factory=list)
@@ -50,13 +49,17 @@ class Selection:
     rewarded: bool = True
 
     @property
+    def settings(self) -> DynamicSampling:
+        return self.algorithm.dynamic_sampling
+
+    @property
     def needed(self) -> int:
         return self.wanted - len(self.kept)
 
     def usable(self, groups: list[GroupRef]) -> int:
         """How many of these groups the step can use."""
         scored = [group for group in groups if group.summary.error is None]
-        return len(split_groups(scored, self.settings, self.advantage)[0] if self.settings.enabled else scored)
+        return len(split_groups(scored, self.algorithm)[0] if self.settings.enabled else scored)
 
     def add(self, rollout: Rollout, tasks: int) -> None:
         """A round that was made of so many tasks."""
@@ -64,7 +67,7 @@ class Selection:
         self.aborted += tasks - len(rollout.groups)
         groups, errors = scored_groups(rollout, self.step)
         self.failed |= errors
-        useful, equal, beyond = split_groups(groups, self.settings, self.advantage)
+        useful, equal, beyond = split_groups(groups, self.algorithm)
         chosen, more = first_finished(useful if self.settings.enabled else groups, self.needed, rollout.finished)
         self.kept += chosen
         self.extra += more
@@ -78,8 +81,11 @@ class Selection:
         return to_try_again([*self.kept, *self.flat, *self.outside], self.settings)
 
     def trained(self) -> list[GroupRef]:
-        """What the step trains on: what teaches nothing, if there is nothing else. Raises RewardError without any."""
-        trained = self.kept or self.flat + self.outside
+        """What the step trains on: at most as many groups as it wants, also such that are left out if others teach.
+
+        Raises RewardError without any.
+        """
+        trained = self.kept or (self.outside + self.flat)[: self.wanted]
         if not trained:
             last = list(self.failed.values())[-1]
             message = f"every group of step {self.step} was left out; the last: {last}"
@@ -88,8 +94,9 @@ class Selection:
 
     def dropped(self) -> dict[str, str]:
         """Why the step does not use a task's group."""
-        left = self.flat + self.outside if self.kept else []
-        why = {group.summary.task_id: "uninformative" for group in left}
+        used = {group.summary.task_id for group in self.trained()}
+        why = {group.summary.task_id: "uninformative" for group in self.flat + self.outside}
+        why = {task_id: reason for task_id, reason in why.items() if task_id not in used}
         return self.failed | why | {group.summary.task_id: "oversampled" for group in self.extra}
 
     def metrics(self) -> Metrics:
@@ -121,26 +128,16 @@ def scored_groups(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str
 
 
 def split_groups(
-    groups: list[GroupRef], bounds: DynamicSampling, advantage: Advantage
+    groups: list[GroupRef], algorithm: ResolvedAlgorithm
 ) -> tuple[list[GroupRef], list[GroupRef], list[GroupRef]]:
-    """Groups to learn from, those whose rewards equal each other and the baseline's, and those beyond bounds.
-
-    An episode that is alone equals nothing; it teaches nothing only if the advantage compares episodes of a prompt.
-    Distillation reads no rewards: every group teaches.
-    """
+    """Groups to learn from, those that teach nothing, and those beyond the bounds of accuracy."""
     if not groups:
         return [], [], []
-    rewards = [_compared(group.summary) for group in groups]
-    owners = np.repeat(np.arange(len(groups)), [len(each) for each in rewards])
-    equal = set(uninformative_groups(np.concatenate(rewards), owners).tolist())
-    if advantage == "distillation":
-        equal = set()
-    if advantage in WITHOUT_GROUPS:
-        equal = {index for index in equal if len(rewards[index]) > 1}
-    differ = [group for index, group in enumerate(groups) if index not in equal]
+    bounds, flat = algorithm.dynamic_sampling, flat_groups(summaries(groups), algorithm)
+    differ = [group for index, group in enumerate(groups) if index not in flat]
     useful = [group for group in differ if _within(group.summary, bounds)]
     beyond = [group for group in differ if not _within(group.summary, bounds)]
-    return useful, [group for index, group in enumerate(groups) if index in equal], beyond
+    return useful, [group for index, group in enumerate(groups) if index in flat], beyond
 
 
 def first_finished(
@@ -172,11 +169,6 @@ def accuracy(group: GroupSummary) -> float:
 def _within(group: GroupSummary, bounds: DynamicSampling) -> bool:
     mean, low, high = accuracy(group), bounds.min_accuracy, bounds.max_accuracy
     return (low is None or mean >= low) and (high is None or mean <= high)
-
-
-def _compared(group: GroupSummary) -> Floats:
-    """What a reward of the group is compared with: [episodes], and the baseline's."""
-    return group.rewards if group.baseline is None else np.append(group.rewards, np.float32(group.baseline))
 
 
 def summaries(groups: Sequence[GroupRef]) -> list[GroupSummary]:

@@ -41,6 +41,7 @@ PROMPT_LENGTH_MEAN = _metric("prompt/length_mean", "tokens", "Mean length of the
 ACTOR_LOSS = _metric("actor/loss", "", "Loss, the mean over the step's updates")
 ACTOR_ENTROPY = _metric("actor/entropy", "nats", "Mean entropy of the policy's next-token distribution")
 ACTOR_KL = _metric("actor/kl", "nats", "Mean divergence of a token from the reference model")
+ACTOR_KL_COEFFICIENT = _metric("actor/kl_coefficient", "", "Weight of the KL penalty that an adaptive controller chose")
 REVERSE_KL = _metric(
     "distillation/reverse_kl",
     "nats",
@@ -144,7 +145,11 @@ SYNC_PROBE_MOVED = _metric(
 SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-probabilities in the weight sync's probe")
 SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
 GROUPS_ABORTED = _metric("groups/aborted", "groups", "Groups that were aborted because enough others were finished")
-GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
+GROUPS_UNINFORMATIVE = _metric(
+    "groups/uninformative",
+    "groups",
+    "Groups that teach nothing: all that the advantage compares, such as rewards, is equal",
+)
 GROUPS_OUT_OF_BOUNDS = _metric(
     "groups/out_of_bounds", "groups", "Groups whose mean reward is outside of dynamicSampling's bounds"
 )
@@ -179,7 +184,12 @@ ACTOR_MFU = _metric(
     "actor/mfu", "share", "Model FLOPs utilization of an update: 6 a parameter and token over the GPUs' bfloat16 peak"
 )
 MEMORY_UPDATE = _metric("memory/update", "bytes", "Largest GPU memory of a rank's tensors in an update")
-IDLE_ENGINES = _metric("idle/engines", "share", "Time of the step in which engines neither generate nor get weights")
+IDLE_ENGINES = _metric(
+    "idle/engines",
+    "share",
+    "Time of the step in which an engine has no request and gets no weights, as while all episodes wait for their"
+    " environments; the mean over engines",
+)
 IDLE_RANKS = _metric("idle/ranks", "share", "Time of the step in which ranks neither compute nor send weights")
 TOKENS_PER_SECOND = _metric(
     "throughput/tokens_per_second", "tokens/s", "Prompt and response tokens of the step over its time"
@@ -193,9 +203,8 @@ PHASE_TIMES: Final = (
 )  # fmt: skip
 """The parts of time/step."""
 
-ENGINE_TIMES: Final = (TIME_ROLLOUT, TIME_VALIDATION, TIME_SYNC)
 RANK_TIMES: Final = (TIME_ADVANTAGE, TIME_UPDATE, TIME_SYNC)
-"""The parts in which they work; validation counts its rewards too."""
+"""The parts in which ranks work."""
 
 OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT)
 """The parts that only some steps have."""

@@ -423,9 +423,13 @@ class Rank(RankCalls):
 
 
 def _importance(shard: Shard, version: int, *, bypass: bool) -> ImportanceSums:
-    """version: of the policy before the update. bypass: only the first minibatch was scored by it, in its pass."""
+    """version: of the policy before the update. bypass: only the first minibatch was scored by it, in its pass.
+
+    A row's own response (spin) was sampled by no engine.
+    """
     minibatches = shard.plan.minibatches[:1] if bypass else shard.plan.minibatches
-    samples = [sample for minibatch in minibatches for samples in shard.passes(minibatch) for sample in samples]
+    every = [sample for minibatch in minibatches for samples in shard.passes(minibatch) for sample in samples]
+    samples = [sample for sample in every if sample.trajectory.sampled]
     ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
     versions = [each.trajectory.versions[each.trajectory.in_loss] for each in samples]
     present = np.concatenate(versions or [np.zeros(0, np.int32)]) == version

@@ -65,6 +65,7 @@ class News:
     """What an order has produced behind its first `seen` groups.
 
     generated: seconds from the order to its last finished turn so far.
+    engine_seconds: of these, those in which an engine had requests, the mean over engines.
     cache: of the turns that were finished so far.
     engine_failed: the engine that cannot go on, and why; it is to be replaced.
     """
@@ -73,6 +74,7 @@ class News:
     generated: float
     engine_failed: tuple[str, str] | None = None
     cache: CacheUse = NO_CACHE_USE
+    engine_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

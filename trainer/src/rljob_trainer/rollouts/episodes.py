@@ -19,6 +19,7 @@ from rljob_trainer.environments.environment import Environment
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rewards.scorer import Scorer
 from rljob_trainer.rollouts.calls import NO_CACHE_USE, CacheUse, GroupRef, News, Order, PolicyName, Purpose
+from rljob_trainer.rollouts.engine_time import EngineTime
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Ids, Sampling, Task
 from rljob_trainer.workers.worker import Worker
@@ -59,6 +60,7 @@ class EpisodePolicy:
 
     heard: called with each completion and the tokens of its prompt.
     shares: episodes of a task that ask for the same turn share a request.
+    trains: whether the episode is for the loss.
     """
 
     generation: Generation
@@ -68,6 +70,7 @@ class EpisodePolicy:
     seed: int
     heard: Callable[[Completion, int], None]
     shares: bool = True
+    trains: bool = True
     turn: int = 0
 
     @property
@@ -98,12 +101,16 @@ class EpisodePolicy:
 class _OrderState:
     """An order on its way. groups: in the order in which they were finished. error: what ended it.
 
+    engines: in which they have requests; began_at: its seconds at the order. generated, engine_seconds: News has them.
     cancelling: what cancels the rest of it after an error.
     """
 
     order: Order
+    engines: EngineTime
+    began_at: float
     started: float = field(default_factory=time.monotonic)
     generated: float = 0.0
+    engine_seconds: float = 0.0
     cache: CacheUse = NO_CACHE_USE
     groups: list[GroupRef] = field(default_factory=list)
     plays: "list[asyncio.Task[None]]" = field(default_factory=list)
@@ -118,6 +125,7 @@ class _OrderState:
 
     def heard(self, completion: Completion, prompt_tokens: int) -> None:
         self.generated = time.monotonic() - self.started
+        self.engine_seconds = self.engines.seconds() - self.began_at
         if completion.cached_tokens is not None:
             prompts, found = self.cache
             self.cache = CacheUse(prompts + prompt_tokens, found + completion.cached_tokens)
@@ -170,7 +178,8 @@ class Episodes:
     async def _begin(self, order: Order, made: Sequence[GroupRef]) -> int:
         self._count += 1
         number = self._count
-        state = self._orders[number] = _OrderState(order, groups=list(made))
+        engines = self._generation.time
+        state = self._orders[number] = _OrderState(order, engines, engines.seconds(), groups=list(made))
         known = {group.summary.task_id for group in made}
         state.plays = [asyncio.create_task(self._play(state, task)) for task in order.tasks if task.id not in known]
         return number
@@ -218,7 +227,7 @@ class Episodes:
             self._changed.wait_for(lambda: state.has(enough) or state.error or self._engine_failed, seconds)
             if state.error is not None:
                 raise state.error
-            return News(state.groups[seen:], state.generated, self._engine_failed, state.cache)
+            return News(state.groups[seen:], state.generated, self._engine_failed, state.cache, state.engine_seconds)
 
     def deliver(self, delivery: Delivery) -> None:
         self._loop.call_soon_threadsafe(self._deliver, delivery)
@@ -249,8 +258,11 @@ class Episodes:
     async def _play(self, state: _OrderState, task: Task) -> None:
         order = state.order
         greedy = [replace(order.sampling, temperature=0.0, top_p=1.0, top_k=-1)] if order.baseline else []
+        trained = order.samples if order.purpose == "training" else 0
         policies = [
-            EpisodePolicy(self._generation, task, sample, sampling, self._seed, state.heard, self._shares)
+            EpisodePolicy(
+                self._generation, task, sample, sampling, self._seed, state.heard, self._shares, sample < trained
+            )
             for sample, sampling in enumerate([order.sampling] * order.samples + greedy)
         ]
         try:

@@ -19,6 +19,7 @@ from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.engines.engine import Completion, Request
 from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.rollouts.engine_time import EngineTime
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.workers.worker import Worker
 
@@ -74,6 +75,7 @@ class Generation:
     whole_requests: a request that moves to another engine moves with all its samples, also those that are finished:
         the rounding of a deterministic engine depends on how many there are.
     runs: samples that an engine runs at once; None: engines get all requests at once.
+    time: in which its engines have requests.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Generation:
     ) -> None:
         self._subscriber, self._knows, self._whole_requests = subscriber, knows, whole_requests
         self._most = None if runs is None else int(AHEAD * runs)
+        self.time = EngineTime()
         self._engines: dict[str, Worker[EngineProcess]] = {}
         self._waiting: list[_Turn] = []
         self._pending: dict[str, _Pending] = {}
@@ -99,12 +102,13 @@ class Generation:
     def attach(self, engines: Mapping[str, Worker[EngineProcess]]) -> None:
         """Generate with these engines, {identity: worker}, from now on."""
         self._engines = dict(engines)
+        self.time.attach(len(engines))
         self.forget_cancelled()
         for worker in engines.values():
             worker.call_beside("inbox", EngineProcess.subscribe, self._subscriber)
         moved = [name for name, pending in self._pending.items() if pending.engine not in engines]
         self._queue.clear()
-        self._send([self._again(self._pending.pop(name)) for name in moved])
+        self._send([self._again(self._take(name)) for name in moved])
 
     def detach(self) -> None:
         """Send no request until `attach`; engines finish the requests that they have."""
@@ -125,7 +129,7 @@ class Generation:
             if not future.done():
                 future.set_result(completion)
             if not pending.unfinished:
-                del self._pending[completion.request_id]
+                self._take(completion.request_id)
         self._dispatch()
 
     def forget_cancelled(self) -> None:
@@ -133,10 +137,17 @@ class Generation:
         gone = [name for name, pending in self._pending.items() if not pending.unfinished]
         by_engine: dict[str, list[str]] = {}
         for name in gone:
-            by_engine.setdefault(self._pending.pop(name).engine or "", []).append(name)
+            by_engine.setdefault(self._take(name).engine or "", []).append(name)
         for identity, names in by_engine.items():
             if engine := self._engines.get(identity):
                 engine.call_beside("inbox", EngineProcess.abort, self._subscriber.incarnation, names)
+
+    def _take(self, name: str) -> _Pending:
+        """Out of those that are pending."""
+        pending = self._pending.pop(name)
+        if pending.engine is not None:
+            self.time.end(pending.engine)
+        return pending
 
     def _flush(self) -> None:
         shared: dict[tuple[str, bytes, Sampling], list[_Turn]] = {}
@@ -175,6 +186,7 @@ class Generation:
             pending = self._queue.popleft()
             if pending.request.id in self._pending:  # else all its turns were cancelled
                 pending.engine = identity
+                self.time.begin(identity)
                 loads[identity].add(pending)
                 batches.setdefault(identity, []).append(pending.request)
         for identity, batch in batches.items():

@@ -48,6 +48,7 @@ class Rollout:
     generate_seconds: until the last turn was finished.
     journaled: groups that were made before: by an earlier attempt, or before a loss.
     cache: what engines had of its prompts; only of the last host, if one was lost.
+    engine_seconds: of generate_seconds, those in which an engine had requests, the mean over engines.
     """
 
     groups: list[GroupRef]
@@ -55,6 +56,7 @@ class Rollout:
     journaled: int
     finished: list[str] = field(default_factory=list)
     cache: CacheUse = NO_CACHE_USE
+    engine_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Rollouts:
             self._host.ask(RolloutProcess.abort, number)
         in_order = [groups[task.id] for task in order.tasks if task.id in groups]
         journaled = sum(group.journaled for group in in_order)
-        return Rollout(in_order, news.generated, journaled, list(groups), news.cache)
+        return Rollout(in_order, news.generated, journaled, list(groups), news.cache, news.engine_seconds)
 
     def _incomplete(self, order: Order, groups: dict[str, GroupRef], missing: Missing) -> bool:
         return len(groups) < len(order.tasks) and missing(list(groups.values())) > 0

@@ -19,7 +19,18 @@ _COLUMNS = ("token_ids", "in_loss", "log_probs", "versions")
 _OTHERS = ("turns", "media", "taught")
 """Its other fields, in their order."""
 
-_REST = ("sample", "status", "reward", "components", "turn_rewards", "counts", "reason", "token_rewards", "given")
+_REST = (
+    "sample",
+    "status",
+    "reward",
+    "components",
+    "turn_rewards",
+    "counts",
+    "reason",
+    "token_rewards",
+    "given",
+    "order",
+)
 """Fields of an episode besides its task and its trajectories, in their order."""
 
 
@@ -37,6 +48,8 @@ class Episode:
     reason: why it is left out; "" if it is not.
     token_rewards: (index among its tokens in the loss, reward) of rewards inside it, besides `reward`; ascending.
     given: it is the row's own response, which no policy sampled (Group.with_response).
+    order: [turns of all trajectories], when each was taken, from 0; () if in their order. Turns of several contexts may
+        alternate, as those of two agents do.
     """
 
     task_id: str
@@ -50,6 +63,7 @@ class Episode:
     reason: str = ""
     token_rewards: tuple[tuple[int, float], ...] = ()
     given: bool = False
+    order: tuple[int, ...] = ()
 
     @property
     def oldest_version(self) -> int:
@@ -144,15 +158,17 @@ def _parts(column: NDArray[Any], ends: list[int]) -> list[NDArray[Any]]:
 class TurnSummary:
     """The turns of a group's episodes, those of episode 0 first, in the order of its trajectories.
 
-    owners, tokens, rewards, states: [turns]. owners: the episode of each. tokens: those in the loss.
+    owners, tokens, rewards, states, order: [turns]. owners: the episode of each. tokens: those in the loss.
     rewards: those of an episode add up to its reward; what no turn's own reward accounts for belongs to its last turn.
     states: hashes of the tokens between the answer before, or the beginning, and the turn.
+    order: when each was taken, from 0 in each episode.
     """
 
     owners: tuple[int, ...]
     tokens: tuple[int, ...]
     rewards: Floats
     states: tuple[int, ...]
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

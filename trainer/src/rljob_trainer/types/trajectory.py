@@ -80,6 +80,11 @@ class Trajectory:
         return int(self.in_loss.sum())
 
     @property
+    def sampled(self) -> bool:
+        """Whether a policy sampled any of it; a row's own response (spin) has a turn, and no engine."""
+        return bool((self.versions != NOT_SAMPLED).any())
+
+    @property
     def truncated(self) -> bool:
         """Whether the last turn ended at its limit of tokens."""
         return bool(self.turns) and self.turns[-1].finish_reason == "length"

@@ -1,8 +1,9 @@
 """Trace of workers' calls: with RLJOB_TRACE=FOLDER in the environment each process appends to FOLDER/PID.jsonl.
 
-    {"pid": 4551, "call": "generate", "start": 1760000000.25, "end": 1760000000.40}      unix seconds
+    {"pid": 4551, "call": "update", "start": 1760000000.25, "end": 1760000000.40}      unix seconds
 
-`make bench` computes from it the time in which no worker worked: the cost of Ray and the driver.
+"generate" is no call: an engine had requests from start to end. `make bench` computes from all the time in which no
+worker worked, the cost of Ray and the driver; `make bench-agents` how an engine is used.
 """
 
 import json
@@ -26,15 +27,18 @@ def trace_folder() -> dict[str, str]:
 @contextmanager
 def traced(call: str) -> Iterator[None]:
     """Record when this block ran, if tracing is on."""
-    folder = os.environ.get(VARIABLE)
-    if not folder:
-        yield
-        return
     start = time.time()
     try:
         yield
     finally:
-        line = {"pid": os.getpid(), "call": call, "start": start, "end": time.time()}
+        record(call, time.time() - start)
+
+
+def record(call: str, seconds: float) -> None:
+    """Record what has just ended and took so long, if tracing is on."""
+    if folder := os.environ.get(VARIABLE):
+        end = time.time()
+        line = {"pid": os.getpid(), "call": call, "start": end - seconds, "end": end}
         _file(Path(folder), os.getpid()).write(json.dumps(line) + "\n")
 
 
