@@ -53,7 +53,7 @@ class RolloutSettings:
     engine_runs: samples that an engine generates at once, at most.
     trust_remote_code: model.trustRemoteCode.
     environment: spec.environment; None: a single turn. episode_tokens: most of a context, unless it says otherwise.
-    teacher: algorithm.teacher if it has a server; else None.
+    teacher: algorithm.teacher; the host asks its server, if it has one.
     template_arguments: data.templateArguments. template_time: ISO 8601, the time that chat templates see.
     """
 
