@@ -222,7 +222,7 @@ def test_what_the_text_does_not_show_is_left_to_the_process(source, tmp_path):
 def test_the_driver_reads_the_code_before_anything_else(path, refused, tmp_path):
     (tmp_path / "game.py").write_text("def rollout(task, policy): 0")
     wiring = Wiring.__new__(Wiring)  # without Ray
-    wiring._base_dir = tmp_path
+    wiring._base_dir, wiring._device = tmp_path, "cpu"
     wiring._spec = make_spec(environment={"path": path}, rollout={"engine": "hf"})
     with pytest.raises(EnvironmentFailed, match="rollout is not async") if refused else nullcontext():
         wiring._check_arguments()
