@@ -293,4 +293,7 @@ class ReinforcedSteps:
             if averages:
                 self.ranks.exchange_average()
             self.reporting.samples(step, scored)
-        return validation_metrics(summaries(scored), {task.id: task.data_source for task in self.validation})
+        found = summaries(scored)
+        failed = len(self.validation) * settings.samples_per_prompt - sum(len(each.rewards) for each in found)
+        metrics = validation_metrics(found, {task.id: task.data_source for task in self.validation})
+        return metrics | {names.VALIDATION_FAILED: float(failed)}

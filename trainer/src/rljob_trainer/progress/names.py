@@ -34,6 +34,9 @@ REWARD_STD = _metric("reward/std", "", "Standard deviation of the step's rewards
 REWARD_MIN = _metric("reward/min", "", "Smallest reward of the step")
 REWARD_MAX = _metric("reward/max", "", "Largest reward of the step")
 VALIDATION_REWARD = _metric("validation/reward", "", "Mean reward of the validation responses")
+VALIDATION_FAILED = _metric(
+    "validation/failed", "episodes", "Validation episodes without a reward: their environment or a reward failed"
+)
 RESPONSE_LENGTH_MEAN = _metric("response/length_mean", "tokens", "Mean length of the responses")
 RESPONSE_LENGTH_MAX = _metric("response/length_max", "tokens", "Length of the longest response")
 RESPONSE_TRUNCATED = _metric("response/truncated", "share", "Responses cut at the length limit")
