@@ -16,8 +16,12 @@ COMPARED_SEEDS: Final = tuple(range(6))
 
 Role = Literal["main", "engine", "held", "control", "preset", "advantage", "loss", "trl"]
 
-Trainer = Literal["rljob", "exported", "trl"]
-"""exported: `rljob` from the exported model that the example has after its supervised steps, as TRL."""
+Trainer = Literal["rljob", "exported", "evaluated", "taught", "trl"]
+"""exported: `rljob` from the exported model that the example has after its supervised steps, as TRL.
+
+evaluated: as exported, of a job that reads no rewards: `rljob eval` validates its first and its last model.
+taught: by the exported model that the example has after TEACHER's supervised steps.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,8 @@ below it, where it is held."""
 SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
 """With one update a step no probability ratio ever leaves 1, and all losses are the same."""
 
+DISTILLATION: Final = ("algorithm.preset=distillation", "algorithm.teacher.path=teacher")
+
 PRESETS: Final = {
     "PPO": ("algorithm.preset=ppo", "critic.learningRate=0.0003", "critic.warmupSteps=10"),
     "GSPO": ("algorithm.preset=gspo", SEVERAL_UPDATES),
@@ -110,17 +116,32 @@ PRESETS: Final = {
     "ReMax": ("algorithm.preset=remax",),
     "online DPO": ("algorithm.preset=online_dpo",),
     "SPPO": ("algorithm.preset=sppo", SEVERAL_UPDATES),
+    "SPIN": (
+        *("algorithm.preset=spin", "algorithm.kl.refreshEvery=50", "rollout.samplesPerPrompt=1"),
+        *("rewards=null", "data.validation=null", "training.validateEvery=0"),
+        *("model.fromScratch=null", "sft=null", "model.path=base"),
+    ),
+    "distillation": DISTILLATION,
+    "distillation, top 8": (*DISTILLATION, "algorithm.teacher.topK=8"),
 }
 """Each with all that its preset sets, and several seeds. Their own advantages and losses have no other arm."""
+
+PRESET_TRAINERS: Final[dict[str, Trainer]] = {
+    "SPIN": "evaluated",
+    "distillation": "taught",
+    "distillation, top 8": "taught",
+}
+"""Those of PRESETS that need another model first; the run names it in place of base and teacher."""
+
+TEACHER: Final = ("sft.steps=600",)
+"""What makes the teacher of another model: supervised steps alone, more than seven times the example's."""
 
 ADVANTAGES_SEEDS: Final = {
     name: SEEDS if name == "dr_grpo" else (0,)
     for name in ADVANTAGES
     if name not in {"grpo", "remax", "gae", "best_worst", "win_rate", "gigpo", "distillation"}
 }
-"""distillation has no arm: its teacher would have to be trained first, as test_distillation.py does.
-
-TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
+"""TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
 
 LORA: Final = ("model.lora.rank=32", "actor.learningRate=0.0001")
 """Ten times the learning rate of full fine-tuning, after Schulman et al. 2025,
@@ -173,7 +194,10 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
         held = (f"algorithm.kl.coefficient={task.held:g}", *task.held_with)
         made.append(Arm(task, f"grpo, KL {task.held:g}", "held", held))
         made.append(Arm(task, f"{SHUFFLED}, KL {task.held:g}", "control", (*held, shuffled(rewards[task.name]))))
-    made += [Arm(REVERSE_TEXT, name, "preset", overrides) for name, overrides in PRESETS.items()]
+    made += [
+        Arm(REVERSE_TEXT, name, "preset", overrides, trainer=PRESET_TRAINERS.get(name, "rljob"))
+        for name, overrides in PRESETS.items()
+    ]
     made.append(Arm(COUNTDOWN, "PPO", "preset", PRESETS["PPO"]))
     made += [
         Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=seeds)

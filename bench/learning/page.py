@@ -14,6 +14,7 @@ from bench.learning.arms import (
     SHUFFLED,
     SMOLLM2,
     TASKS,
+    TEACHER,
     UNCHANGED,
     Arm,
     control_band,
@@ -44,6 +45,10 @@ equal lines stay distinguishable."""
 
 _ADAPTERS = """LoRA on reverse-text begins with the exported model of the same seed after its supervised steps, and has
 {lora} set."""
+
+_OTHER_MODELS = """SPIN begins with that model too. It reads no rewards, so its job has no validation, and its first and
+last model are validated by `rljob eval`. The teacher of the distillation arms is the exported model of the same seed
+with {teacher}; they train on its signal alone."""
 
 _CONTROLS = """A control is flat if no validation differs from its start by more than its goal allows. It gains if a
 validation is further above; otherwise it falls. "Furthest" is the largest distance of a validation of all seeds above
@@ -114,6 +119,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _ADAPTERS.format(
             lora=_code(each for each in LORA_AFTER_SUPERVISED if "null" not in each and "base" not in each)
         ),
+        _OTHER_MODELS.format(teacher=_code(TEACHER)),
         _CONTROLS,
         "## TRL",
         ABOUT,

@@ -6,15 +6,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final
 
 import psutil
 
-from bench.learning.arms import TASKS, Arm, Trainer, arms
+from bench.learning.arms import TASKS, TEACHER, Arm, Trainer, arms
 from bench.learning.data import digest
 from bench.learning.results import Curves, Result, curves
 from bench.learning.stop import Stop
@@ -114,6 +115,29 @@ def _exported(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot
     return _rljob(arm, [*overrides, f"model.path={model}"], spec, slot, folder)
 
 
+def _evaluated(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, folder: Path) -> Curves:
+    """As _exported, validated before and after it."""
+    common = [each for each in overrides if each not in arm.overrides]
+    model = _supervised(arm, common, slot, folder.with_suffix(".supervised"))
+    seen = _rljob(arm, [*overrides, f"model.path={model}"], spec, slot, folder)
+    start, end = (_reward_of(arm, each, common, slot) for each in (model, folder))
+    return replace(seen, validation=[(0, start), (spec.total_steps, end)])
+
+
+def _reward_of(arm: Arm, model: Path, overrides: Sequence[str], slot: Slot) -> float:
+    """Mean reward on the example's held-out prompts. model: a model's folder, or a run's."""
+    samples, log = model.with_suffix(".samples"), model.with_suffix(".evaluation.log")
+    slot.run([*RLJOB, "eval", str(model), str(arm.task.example), "-o", str(samples), *_sets(overrides)], log)
+    rewards: list[float] = [json.loads(line)["reward"] for line in samples.read_text().splitlines()]
+    return round(mean(rewards), 4)
+
+
+def _taught(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, folder: Path) -> Curves:
+    common = [each for each in overrides if each not in arm.overrides]
+    teacher = _supervised(arm, [*TEACHER, *common], slot, folder.with_suffix(".teacher"))
+    return _rljob(arm, [*overrides, f"algorithm.teacher.path={teacher}"], spec, slot, folder)
+
+
 def _trl(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, folder: Path) -> Curves:
     """TRL's GRPOTrainer from the weights that our arm has after its supervised steps."""
     settings, lines = (folder.with_suffix(end) for end in (".json", ".jsonl"))
@@ -135,13 +159,18 @@ def _supervised(arm: Arm, overrides: Sequence[str], slot: Slot, folder: Path) ->
 _TRAIN: Final[Mapping[Trainer, Callable[[Arm, Sequence[str], ResolvedSpec, Slot, Path], Curves]]] = {
     "rljob": _rljob,
     "exported": _exported,
+    "evaluated": _evaluated,
+    "taught": _taught,
     "trl": _trl,
 }
 
 
 def _command(arm: Arm, overrides: Sequence[str], folder: Path) -> list[str]:
-    sets = [part for each in overrides for part in ("--set", each)]
-    return [*RLJOB, "run", str(arm.task.example), "--dir", str(folder), *sets]
+    return [*RLJOB, "run", str(arm.task.example), "--dir", str(folder), *_sets(overrides)]
+
+
+def _sets(overrides: Sequence[str]) -> list[str]:
+    return [part for each in overrides for part in ("--set", each)]
 
 
 def known_arms() -> list[Arm]:

@@ -22,14 +22,14 @@ def check(dtype: torch.dtype, transform: LogitTransform, vocabulary: int, device
         products[0, 1] = -torch.inf
     targets = torch.randint(2, vocabulary, (TOKENS,), device=device)
     temperature = torch.rand(TOKENS, device=device) + 0.5
-    upstream = torch.randn(2, TOKENS, device=device)
+    upstream = torch.randn(3, TOKENS, device=device)
     given = (targets, temperature, transform)
     expected = rows.reduce_rows(products.clone(), *given)
     found = triton_rows.reduce_rows(products.clone(), *given)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-5)
     for of_entropies in (None, upstream[1]):
-        arguments = (*given, expected, upstream[0], of_entropies)
+        arguments = (*given, expected, upstream[0], of_entropies, upstream[2])
         torch.testing.assert_close(
             triton_rows.gradient_of_rows(products.clone(), *arguments),
             rows.gradient_of_rows(products.clone(), *arguments),

@@ -1,7 +1,9 @@
 """A way into a Kubernetes cluster: the local one, or any that a kubeconfig names."""
 
+import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +41,19 @@ class Access:
         run = subprocess.run(self.command(*arguments), input=objects, capture_output=True, text=True, check=False)
         if run.returncode:
             raise ClusterError(f"kubectl {' '.join(arguments)} failed: {run.stderr.strip()}")
+        return run.stdout
+
+    def rljob(self, *arguments: str) -> str:
+        """What `kubectl rljob` prints."""
+        folders = (Path(_kubectl()).parent, Path(sys.executable).parent)  # the plugin is installed beside Python
+        path = os.pathsep.join((*map(str, folders), os.environ["PATH"]))
+        context = [f"--context={self.context}"] if self.context else []
+        run = subprocess.run(
+            ["kubectl", "rljob", *arguments, *context],
+            env={**os.environ, **self.variables, "PATH": path}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if run.returncode:
+            raise ClusterError(f"kubectl rljob {' '.join(arguments)} failed: {run.stderr.strip()}")
         return run.stdout
 
     def command(self, *arguments: str) -> list[str]:

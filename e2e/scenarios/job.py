@@ -25,12 +25,17 @@ EXAMPLE = Path(__file__).parents[2] / "examples/reverse-text.yaml"
 
 SFT_STEPS = 10
 
+VALIDATE_EVERY = 6
+
+VALIDATED = SFT_STEPS + VALIDATE_EVERY
+"""A step by which a validation has written samples."""
+
 SMALL: dict[str, Any] = {
     "data": {"promptsPerStep": 16},
     "actor": {"miniBatchSize": 8},
     "sft": {"steps": SFT_STEPS},
     "rewards": {"functions": [{"name": "letters", "builtin": "similarity", "arguments": {"method": "positions"}}]},
-    "training": {"steps": 12, "validateEvery": 6},
+    "training": {"steps": 12, "validateEvery": VALIDATE_EVERY},
     "checkpoint": {"everySteps": 2},
     "ttlAfterFinished": "30s",
 }
@@ -110,6 +115,10 @@ class Job:
 
     def kubectl(self, *arguments: str, objects: str = "") -> str:
         return self.access.kubectl(f"--namespace={self.namespace}", *arguments, objects=objects)
+
+    def rljob(self, command: str) -> str:
+        """What that command of `kubectl rljob` prints."""
+        return self.access.rljob(command, self.name, f"--namespace={self.namespace}")
 
     @property
     def spec(self) -> dict[str, Any]:

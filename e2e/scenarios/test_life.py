@@ -1,12 +1,13 @@
 """A job's life on real nodes: it trains, pauses, and survives the loss of its processes and pods."""
 
 import json
+import re
 import time
 
 import pytest
 
 from e2e.scenarios.conftest import Report
-from e2e.scenarios.job import LONG, LOST_WORKER, Job
+from e2e.scenarios.job import LONG, LOST_WORKER, VALIDATED, Job
 
 KILL_DRIVER = """
 import psutil, time
@@ -48,6 +49,8 @@ def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job) -> None:
     job.eventually(lambda: job.runs(attempt=2), "attempt 2")
     assert saved == job.last_step(attempt=1), "no step is done again"
     job.resumes(attempt=2, after=saved)
+    job.trains(beyond=VALIDATED)
+    assert re.search(r"^step \d+, .+: reward \d", job.rljob("samples"), re.MULTILINE)
     status = job.succeeds_after("Suspended")
     assert (status["restarts"], status["attempt"], status["progress"]["totalSteps"]) == (0, 2, 70)
 

@@ -245,6 +245,14 @@ def test_nothing_is_made_for_a_server_elsewhere_but_its_key_in_head_and_workers(
     assert variable not in model["containers"][0]["env"], "a server has no use for another's key"
 
 
+def test_the_key_of_a_teachers_server_is_in_head_and_workers():
+    server = {"url": "https://models.example.com", "model": "big", "key": {"name": "secret", "key": "k"}}
+    spec = cluster_of(job(algorithm={"teacher": {"server": server}}), "trainer:1", SETTINGS, {})["spec"]
+    pods = [each["template"]["spec"] for each in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+    variable = {"name": "RLJOB_TEACHER_KEY", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "k"}}}
+    assert [variable in pod["containers"][0]["env"] for pod in pods] == [True, True]
+
+
 def test_the_agent_s_metrics_are_open_where_the_operator_knows_prometheus():
     assert OPEN_METRICS_VARIABLE in str([*made(job(), monitoring_namespace="prom")])
     assert OPEN_METRICS_VARIABLE not in str([*made(job())])

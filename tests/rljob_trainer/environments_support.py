@@ -39,7 +39,7 @@ def task_of(tokenized: Tokenized, *messages: dict[str, Any], truth: Any = None, 
 class Script:
     """A Policy whose turns are these texts, as an engine would give them. asked: the prompts."""
 
-    temperature, max_tokens = 1.0, 500
+    temperature, max_tokens, trains = 1.0, 500, True
 
     def __init__(self, tokenized: Tokenized, *texts: str, sample: int = 0) -> None:
         self._tokenized, self._texts, self.sample = tokenized, texts, sample

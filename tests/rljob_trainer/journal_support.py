@@ -10,7 +10,7 @@ from rljob_trainer.journal import Journal, JournalWriter, Made, Used
 from rljob_trainer.journal.record import encode_made, encode_used, made_key
 from rljob_trainer.journal.summary import summarise
 from rljob_trainer.rollouts.calls import GroupRef
-from rljob_trainer.types import NOT_SAMPLED, Episode, FinishReason, Group, Task, Trajectory, Turn, answered
+from rljob_trainer.types import NOT_SAMPLED, Episode, FinishReason, Group, Task, Taught, Trajectory, Turn, answered
 from rljob_trainer.volume import Volume
 
 FINGERPRINT = "settings"
@@ -48,7 +48,19 @@ def agents_episode(number: int = 0, sample: int = 0) -> Episode:
     return Episode(
         f"0/{number}/0", sample, (first, replace(second, media=("a digest",))), "environment_failed", -0.25,
         {"exact": 0.0}, np.array([0.5, -1, 0.1], np.float32), {"tool_calls": 1.0},
+        order=(0, 2, 1),
     )  # fmt: skip
+
+
+def taught(one: Episode, top_k: int = 0) -> Episode:
+    """With what a teacher's server said of it: of each token, or of `top_k` others."""
+    draw = np.random.default_rng(5)
+    shapes = [(part.loss_tokens, top_k) if top_k else (part.loss_tokens,) for part in one.trajectories]
+    ids = [draw.integers(0, 50_000, shape).astype(np.int32) if top_k else None for shape in shapes]
+    values = [-draw.exponential(size=shape).astype(np.float32) for shape in shapes]
+    said = [Taught(*each) for each in zip(values, ids, strict=True)]
+    parts = tuple(replace(part, taught=each) for part, each in zip(one.trajectories, said, strict=True))
+    return replace(one, trajectories=parts)
 
 
 def group(number: int = 0, samples: int = 2, **changes: Any) -> Group:
@@ -115,6 +127,11 @@ def assert_same_episode(found: Episode | None, expected: Episode) -> None:
         assert (ours.turns, ours.media) == (theirs.turns, theirs.media)
         for name in ("token_ids", "in_loss", "log_probs", "versions"):
             assert_same_array(getattr(ours, name), getattr(theirs, name))
+        assert (ours.taught is None) == (theirs.taught is None)
+        if ours.taught is not None and theirs.taught is not None:
+            assert_same_array(ours.taught.log_probs, theirs.taught.log_probs)
+            assert_same_array(ours.taught.ids, theirs.taught.ids)
+            assert ours.taught.log_probs.shape == theirs.taught.log_probs.shape
 
 
 def assert_same_array(ours: Any, theirs: Any) -> None:

@@ -23,7 +23,7 @@ from e2e.chaos.traces import shared_memory, unused_memory
 from rljob_trainer.progress.history import Line, read_metrics
 from rljob_trainer.volume import Volume, read_json
 
-SECONDS = 240.0
+SECONDS = 480.0
 """Deadline of everything here: a run takes 15 to 30 s where the machine is free."""
 
 GONE_SECONDS = 30.0

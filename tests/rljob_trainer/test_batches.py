@@ -8,10 +8,11 @@ import pytest
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.batches import advantages, batch_of_groups, batch_of_rows, gather
 from rljob_trainer.loop.metrics import baseline_metrics, length_metrics, reward_metrics, validation_metrics
-from rljob_trainer.loop.selection import first_finished, split_groups, to_try_again
+from rljob_trainer.loop.selection import Selection, first_finished, split_groups, to_try_again
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress import names
 from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.rollouts.rollouts import Rollout
 from rljob_trainer.types import Floats, GroupSummary, supervised
 from tests.rljob_trainer.checkpoint_support import make_spec
 
@@ -84,6 +85,35 @@ def test_an_episode_that_is_alone_teaches_if_the_advantage_compares_no_group(adv
     useful, equal, _ = split_groups(refs, algorithm)
     assert [ref.index for ref in useful] == ([0] if teaches else [])
     assert [ref.index for ref in equal] == ([1] if teaches else [0, 1])  # its greedy answer has the same reward
+
+
+def test_rewards_inside_responses_teach_although_those_of_the_outcome_are_equal():
+    equal = summary([1.0, 1.0], owners=[0, 1], loss_tokens=[2, 2])
+    refs = [GroupRef(None, 0, equal), GroupRef(None, 1, replace(equal, token_rewards=(((0, 0.5),), ())))]
+    algorithm = spec(preset="dapo").algorithm.model_copy(update={"advantage": "gae"})
+    useful, flat, _ = split_groups(refs, algorithm)
+    assert ([ref.index for ref in useful], [ref.index for ref in flat]) == ([1], [0])
+
+
+def test_a_step_without_a_group_that_teaches_is_no_longer_than_another():
+    """Three rounds of two groups: the first ones with equal rewards, the last one out of bounds."""
+    flat, hard = summary([1, 1], owners=[0, 1], loss_tokens=[1, 1]), GROUPS[0]
+    given = [*[flat] * 5, hard]
+    refs = [GroupRef(None, i, replace(each, task_id=f"0/{i}/0")) for i, each in enumerate(given)]
+    selection = Selection(1, 2, spec(preset="dapo", dynamicSampling={"minAccuracy": 0.9}).algorithm)
+    for first in (0, 2, 4):
+        selection.add(Rollout(refs[first : first + 2], 0.0, 0), 2)
+    assert [ref.index for ref in selection.trained()] == [5, 0]
+    assert selection.dropped().keys() == {f"0/{i}/0" for i in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_group_that_the_step_uses_is_not_reported_as_dropped(enabled):
+    flat = replace(summary([1, 1], owners=[0, 1], loss_tokens=[1, 1]), task_id="0/1/0")
+    selection = Selection(1, 2, spec(preset="dapo", dynamicSampling={"enabled": enabled}).algorithm)
+    selection.add(Rollout([GroupRef(None, 0, GROUPS[0]), GroupRef(None, 1, flat)], 0.0, 0), 2)
+    assert len(selection.trained()) == (1 if enabled else 2)
+    assert selection.dropped() == ({"0/1/0": "uninformative"} if enabled else {})
 
 
 def test_the_groups_that_were_finished_first_are_used_in_the_order_of_their_tasks():

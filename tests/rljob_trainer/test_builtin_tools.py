@@ -35,7 +35,7 @@ def corpus(folder, rows=CORPUS) -> str:
     [
         ("47*83", "3901"), ("(3 + 4) * -5", "-35"), ("7/2", "3.5"), ("6/2", "3"), ("2^10", "1024"), ("7 // 2 % 2", "1"),
         ("sqrt(16) + round(2.6)", "7"), ("1/3", "0.333333333333"), ("12×3÷4", "9"), ("2**100", str(2**100)),
-        ("max(1, 2.5)", "2.5"),
+        ("max(1, 2.5)", "2.5"), ("round(2.567, 2)", "2.57"), ("round(1234, -2)", "1200"),
     ],
 )  # fmt: skip
 def test_the_calculator_computes(expression, value):
@@ -48,6 +48,7 @@ def test_the_calculator_computes(expression, value):
         "__import__('os').system('id')", "9**9**9**9", "(lambda: 1)()", "'a' * 99", "1e308 * 10", "(-8) ** 0.5",
         "[1][0]", "abs.__class__", "True + 1", "round(*[1])", "x", "1 +", "", "(" * 900 + ")" * 900,
         "2**4000 * 2**4000", "1" * 1001, "max(1, key=abs)", "f'{1}'", "1 if 1 else 2",
+        "round(5, -10**9)", "round(5, 0.5)",
     ],
 )  # fmt: skip
 def test_the_calculator_refuses_what_is_no_arithmetic(expression):

@@ -137,6 +137,79 @@ def test_a_setting_changes_its_field(setting: str, field: str, value: object) ->
     assert spec(conversion_of(GRPO[0], [*GRPO[1:], setting]))["algorithm"].get(field) == value
 
 
+MEANING: Mapping[str, tuple[tuple[str, ...], str, object, str]] = {
+    "a target of tokens": (
+        ("algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.target_kl=0.1"),
+        "algorithm.kl.target", 0.1, "of a whole response",
+    ),
+    "a gradient of k2": (
+        ("actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.kl_loss_type=low_var_kl+"),
+        "algorithm.kl.estimator", "k2", "gradient of k2",
+    ),
+    "a share of rewards": (
+        ("algorithm.adv_estimator=gpg",), "algorithm.advantage", "gpg", "a reward other than 0",
+    ),
+    "an older sum": (
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm",), "algorithm.aggregation", "dr_grpo",
+        "before 0.8",
+    ),
+    "a share of steps": (
+        ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1", "trainer.total_training_steps=15"),
+        "actor.lrWarmupSteps", 1, "of 15 steps",  # as verl, which rounds down
+    ),
+    "a bound of weights": (
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=dppo_tv", "actor_rollout_ref.actor.clip_ratio_c=10"),
+        "algorithm.clipRatioC", 10, "",
+    ),
+    "the bound of verl's configuration": (
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=dppo_kl",), "algorithm.clipRatioC", 3.0, "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEANING)
+def test_a_value_that_means_something_else_has_a_comment(name: str) -> None:
+    settings, field, value, note = MEANING[name]
+    conversion = conversion_of(GRPO[0], [*GRPO[1:], *settings])
+    assert (conversion.fields[field], conversion.left) == (value, {})
+    assert note in conversion.notes.get(field, "")
+    assert conversion.notes.get(field, "") in rendered(conversion, "test")
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [
+        (("algorithm.adv_estimator=grpo_passk", "algorithm.norm_adv_by_std_in_grpo=False"),
+         "algorithm.norm_adv_by_std_in_grpo"),
+        (("algorithm.adv_estimator=gae", "critic.loss_agg_mode=seq-mean-token-mean"), "critic.loss_agg_mode"),
+        (("algorithm.adv_estimator=gae", "critic.loss_agg_mode=token-mean",
+          "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"), "critic.loss_agg_mode"),
+        (("algorithm.adv_estimator=gae", "critic.loss_agg_mode=seq-mean-token-mean",
+          "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"), None),
+        (("algorithm.rollout_correction.bypass_mode=True", "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"),
+         "actor_rollout_ref.actor.policy_loss.loss_mode"),
+    ],
+)  # fmt: skip
+def test_what_rljob_would_do_otherwise_is_listed(settings: tuple[str, ...], left: str | None) -> None:
+    assert conversion_of(GRPO[0], [*GRPO[1:], *settings]).left.keys() == ({left} if left else set())
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo_passk"])
+def test_no_preset_adds_what_the_source_does_not_have(estimator: str, tmp_path: Path) -> None:
+    """vapo is the nearest preset to a PPO with another upper bound, and imitates right responses."""
+    file = tmp_path / "job.yaml"
+    more = [f"algorithm.adv_estimator={estimator}", "actor_rollout_ref.actor.clip_ratio_high=0.28"]
+    file.write_text(rendered(conversion_of(GRPO[0], [*GRPO[1:], *more]), "test"))
+    algorithm = resolve(load_rljob(file).spec).algorithm
+    assert (algorithm.advantage, algorithm.loss, algorithm.clip_ratio_high) == (estimator, "decoupled_clip", 0.28)
+    assert (algorithm.positive_nll_coefficient, algorithm.lambda_alpha) == (0, 0)
+
+
+def test_quantised_rollouts_stay_so() -> None:
+    found = conversion_of(GRPO[0], [*GRPO[1:], "actor_rollout_ref.rollout.quantization=fp8"])
+    assert spec(found)["rollout"]["quantization"] == "fp8"
+
+
 def test_several_turns_become_an_environment_that_the_reader_writes() -> None:
     first, *others = LAUNCHES["sglang_multiturn/run_qwen3_4b_dapo_multiturn"]
     found = spec(conversion_of(first, others))
@@ -186,6 +259,7 @@ def test_trl_s_settings_of_vllm_count_if_vllm_samples(tmp_path: Path) -> None:
         "data.made_up=1",
         "trainer.resume_mode=resume_path",
         "actor_rollout_ref.actor.optim.lr=$LR",
+        "actor_rollout_ref.rollout.quantization=torchao",
     ],
 )
 def test_what_has_no_field_is_left_and_says_so_in_the_exit_code(setting: str) -> None:
@@ -324,7 +398,7 @@ def test_ppo_gets_the_settings_of_its_critic() -> None:
         "gradClip": 1.0,
         "miniBatchSize": 64,
         "clipRange": 0.2,
-        "warmupSteps": 5,
+        "warmupSteps": 4,
     }
     assert "critic.shuffle" in conversion_of(first, [*others, "critic.shuffle=true"]).left
     adapted = conversion_of(first, [*others, "critic.model.lora_rank=8"])
@@ -358,8 +432,30 @@ def test_trl_counts_completions_and_optimizer_steps(tmp_path: Path) -> None:
     assert (found["training"]["steps"], found["checkpoint"]["everySteps"]) == (50, 250)
     assert found["algorithm"]["preset"] == "dr_grpo"
     assert (found["algorithm"]["loss"], found["algorithm"]["clipRatioC"]) == ("dual_clip", 4)
-    assert found["algorithm"]["kl"] == {"placement": "loss", "coefficient": 0.04, "estimator": "k3"}
+    assert found["algorithm"]["kl"] == {"placement": "loss", "coefficient": 0.04, "estimator": "k2"}
     assert not validate(rendered(conversion, "test"), "test").problems
+    more = ["num_processes=8", "importance_sampling_level=sequence", "use_bias_correction_kl=false"]
+    by_sequence = conversion_of(str(file), more)
+    assert by_sequence.left.keys() == {"delta"}
+    assert by_sequence.fields["algorithm.kl.estimator"] == "k3"
+
+
+def test_trl_s_settings_are_words_too() -> None:
+    conversion = conversion_of("model_name_or_path=org/model", ["num_generations=4", "reward_funcs=rewards.exact"])
+    assert (conversion.fields["model.path"], conversion.fields["rollout.samplesPerPrompt"]) == ("org/model", 4)
+
+
+def test_trl_s_corrected_k3_has_the_gradient_of_k2() -> None:
+    import torch
+
+    from rljob_trainer.losses.kl import kl_estimate
+
+    old, reference = torch.tensor([-0.5, -2.0, -4.0]), torch.tensor([-1.5, -1.0, -4.2])
+    for_trl, for_us = (old.clone().requires_grad_() for _ in range(2))
+    k3 = torch.exp(reference - for_trl) - (reference - for_trl) - 1  # as GRPOTrainer._compute_loss
+    (k3 * torch.exp(for_trl - old)).sum().backward()
+    kl_estimate("k2", for_us, reference).sum().backward()
+    torch.testing.assert_close(for_trl.grad, for_us.grad)
 
 
 def test_trl_s_dpo_is_preset_dpo_on_as_many_pairs(tmp_path: Path) -> None:

@@ -196,6 +196,22 @@ def test_measured_rewards_order_the_next_epoch_and_survive_a_resume(folder, toke
     assert third[0] == third[1] != first[0].id
 
 
+def test_measured_rewards_are_of_the_rows_that_fit(folder, tokenizer):
+    """The longest word, row 2, is filtered: the rows behind it have another place than in the file."""
+    shorter = data(maxPromptTokens=load_prompts(data(), tokenizer, folder).item(0, 0).token_ids.size)
+    dataset = load_prompts(shorter.model_copy(update={"overlong_prompts": "filter"}), tokenizer, folder)
+    stream, resumed = (TaskStream(dataset, seed=5, measures=True) for _ in range(2))
+    first = stream.next(3)
+    assert len(dataset) == 4
+    for task in first:
+        stream.measure(task.id, float(task.id.split("/")[1]))
+    resumed.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+    (last,) = stream.next(1)
+    assert resumed.next(1)[0].id == last.id
+    stream.measure(last.id, float(last.id.split("/")[1]))
+    assert [task.id for task in stream.next(4)] == ["1/4/0", "1/3/0", "1/1/0", "1/0/0"]
+
+
 def test_a_row_without_its_difficulty_is_named(folder, tokenizer):
     with pytest.raises(
         DataError, match=r"data\.difficulty needs a number in extra_info\.level, not None; extra_info has"

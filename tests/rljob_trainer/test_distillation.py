@@ -1,6 +1,7 @@
 """On-policy distillation: the teacher's signal, its gradient, and what is refused."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -20,7 +21,9 @@ from rljob_trainer.loop.batches import estimated
 from rljob_trainer.progress import names
 from rljob_trainer.rank.models.role import ModelRole
 from rljob_trainer.rank.supported import check_teacher
+from rljob_trainer.types import Taught
 from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.distillation_support import begin, log_probs_of, logits_of, models_of, student_and_teacher
 from tests.rljob_trainer.rank_support import (
     MARK,
     VOCAB,
@@ -55,14 +58,7 @@ def distilling(ranks=1, algorithm=(), **blocks):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Student and teacher; the teacher is of another architecture."""
-    student, teacher = (tmp_path_factory.mktemp(name) for name in ("student", "teacher"))
-    return write_model(student), write_model(teacher, "llama", seed=1)
-
-
-def begin(worker, folders):
-    worker.load(folders[0], None, folders[1])
-    worker.begin_stage("rl")
+    return student_and_teacher(tmp_path_factory)
 
 
 # ---------------------------------------------------------------------- the advantage
@@ -96,23 +92,6 @@ def gradient_of(worker, folders, trajectories, budget, weights=None):
     given = [-COEFFICIENT * reverse_kl[i] * (1 if weights is None else weights[i]) for i in plan.samples]
     worker.update([each.astype(np.float32) for each in given], 1e-3, 0.0, MARK)
     return reverse_kl, gradients[0]
-
-
-def logits_of(model, trajectory):
-    """Those that predict the tokens in the loss, at their temperature, [R, vocabulary]."""
-    states = model(input_ids=torch.from_numpy(trajectory.token_ids.astype(np.int64))[None]).logits[0]
-    places = np.flatnonzero(trajectory.in_loss)
-    temperatures = np.concatenate([np.full(turn.end - turn.start, turn.temperature) for turn in trajectory.turns])
-    return states[torch.from_numpy(places - 1)] / torch.from_numpy(temperatures).float()[:, None]
-
-
-def log_probs_of(model, trajectory):
-    sampled = torch.from_numpy(trajectory.token_ids[trajectory.in_loss].astype(np.int64))
-    return logits_of(model, trajectory).log_softmax(-1).gather(-1, sampled[:, None])[:, 0]
-
-
-def models_of(folders):
-    return [AutoModelForCausalLM.from_pretrained(each, attn_implementation="eager").eval() for each in folders]
 
 
 def test_the_signal_and_its_gradient_are_those_of_plain_torch_on_any_ranks(folders, two_ranks):
@@ -169,6 +148,20 @@ def test_a_bypass_compares_the_teacher_with_the_engine(folders):
         for index, each in reverse_kl.items():
             theirs = log_probs_of(teacher, TRAJECTORIES[index]).numpy()
             np.testing.assert_allclose(each, -1 - theirs, rtol=0, atol=2e-5)
+
+
+def test_what_a_server_said_teaches_the_same(folders):
+    """At temperature 1, as servers answer. The teacher of the ranks is not loaded."""
+    at_one = random_trajectories(4, seed=3)
+    _, teacher = models_of(folders)
+    with torch.no_grad():
+        given = [replace(each, taught=Taught(log_probs_of(teacher, each).numpy())) for each in at_one]
+    served = distilling(algorithm={"teacher": {"server": {"url": "http://t", "model": "t"}, "coefficient": 0.5}})
+    found = alone(served, gradient_of, (folders[0], None), given, 10_000)
+    expected = alone(distilling(), gradient_of, folders, at_one, 10_000)
+    assert largest_difference(found[1], expected[1]) < 1e-4
+    for index, each in expected[0].items():
+        np.testing.assert_allclose(found[0][index], each, rtol=0, atol=2e-5)
 
 
 def test_the_teacher_stays_as_it_is_and_out_of_checkpoints(folders):
@@ -271,7 +264,6 @@ def run(place, path, folder, *overrides):
     return trained(folder)
 
 
-@pytest.mark.timeout(240)
 def test_the_guides_job_trains_without_rewards(tmp_path):
     with machine() as place:
         lines = run(place, job_of(tmp_path), tmp_path / "run")

@@ -15,8 +15,9 @@ import pytest
 
 from rljob_api.v1alpha1 import Environment
 from rljob_trainer.attempt.wiring import Wiring
+from rljob_trainer.environments import pool
 from rljob_trainer.environments.check import environment_errors, program_errors
-from rljob_trainer.errors import EnvironmentFailed
+from rljob_trainer.errors import EnvironmentFailed, InfrastructureError
 from tests.rljob_api.example_files import EXAMPLES
 from tests.rljob_trainer.chat_templates import TOOLS
 from tests.rljob_trainer.checkpoint_support import make_spec
@@ -35,6 +36,8 @@ async def rollout(task, policy, bonus=0.0):
 """
 
 TOOLBOX = '''
+import asyncio
+
 def add(a: int, b: int = 1) -> int:
     """Add two numbers.
 
@@ -46,6 +49,18 @@ def add(a: int, b: int = 1) -> int:
 async def fail() -> str:
     """Fail."""
     raise LookupError("no such thing")
+
+def find() -> str:
+    """Find."""
+    return next(each for each in () if each)
+
+def leave() -> str:
+    """Leave."""
+    raise SystemExit(2)
+
+async def give_up() -> str:
+    """Give up."""
+    raise asyncio.CancelledError
 '''
 
 
@@ -84,9 +99,15 @@ def test_a_class_steps_until_it_is_done_and_each_step_rewards_its_turn(tmp_path)
 
 def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observations(tmp_path):
     texts = (
-        call("add", '{"a": 2}'), call("add", '{"c": 2}') + call("fail", "{}"), call("nothing", "{}"), "3<|im_end|>",
-    )  # fmt: skip
-    with playing(tmp_path, source=TOOLBOX, tools=["add", "fail"], template=TOOLS, tokens=2000) as play:
+        call("add", '{"a": 2}'),
+        call("add", '{"c": 2}') + call("fail", "{}"),
+        call("nothing", "{}"),
+        call("find", "{}") + call("leave", "{}") + call("give_up", "{}"),
+        "3<|im_end|>",
+    )
+    with playing(
+        tmp_path, source=TOOLBOX, tools=["add", "fail", "find", "leave", "give_up"], template=TOOLS, tokens=2000
+    ) as play:
         episode = play(*texts)
     (part,) = episode.trajectories
     text = play.tokenized.text(part.token_ids.tolist())
@@ -96,8 +117,13 @@ def test_tools_are_called_until_an_answer_calls_none_and_their_errors_are_observ
     assert "<|im_start|>tool\n3<|im_end|>" in text
     assert "<|im_start|>tool\nError: TypeError: missing a required argument: 'a'<|im_end|>" in text
     assert "<|im_start|>tool\nError: LookupError: no such thing<|im_end|>" in text
-    assert "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail<|im_end|>" in text
-    assert episode.counts == {"turns": 4, "splits": 0, "tool_calls": 4, "tool_errors": 3}
+    assert (
+        "<|im_start|>tool\nError: there is no tool 'nothing'; there is add, fail, find, leave, give_up<|im_end|>"
+        in text
+    )
+    for error in ("RuntimeError: raised StopIteration", "SystemExit: 2", "RuntimeError: raised CancelledError"):
+        assert f"<|im_start|>tool\nError: {error}<|im_end|>" in text
+    assert episode.counts == {"turns": 5, "splits": 0, "tool_calls": 7, "tool_errors": 6}
 
 
 def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
@@ -107,7 +133,7 @@ def test_an_interpreter_of_the_users_needs_none_of_our_packages(tmp_path):
     bare.chmod(0o755)
     source = ROLLOUT + "\nimport sys\nassert not any('site-packages' in path for path in sys.path), sys.path\n"
     source += "import importlib.util\nassert importlib.util.find_spec('numpy') is None\n"
-    with playing(tmp_path, source=source, python=str(bare)) as play:
+    with playing(tmp_path, source=source, python="./python") as play:
         assert play("one<|end|>", "two<|end|>", truth="two").reward == 1
 
 
@@ -196,7 +222,7 @@ def test_what_the_text_does_not_show_is_left_to_the_process(source, tmp_path):
 def test_the_driver_reads_the_code_before_anything_else(path, refused, tmp_path):
     (tmp_path / "game.py").write_text("def rollout(task, policy): 0")
     wiring = Wiring.__new__(Wiring)  # without Ray
-    wiring._base_dir = tmp_path
+    wiring._base_dir, wiring._device = tmp_path, "cpu"
     wiring._spec = make_spec(environment={"path": path}, rollout={"engine": "hf"})
     with pytest.raises(EnvironmentFailed, match="rollout is not async") if refused else nullcontext():
         wiring._check_arguments()
@@ -244,6 +270,8 @@ async def rollout(task, policy, how="", times=9, folder=""):
     if len(tries.read_text()) <= times:
         if how == "raise":
             raise ValueError("broken " + task.ground_truth)
+        if how == "cancel":
+            raise asyncio.CancelledError
         if how == "hang":
             await asyncio.sleep(99)
         if how == "hang hard":
@@ -262,6 +290,12 @@ async def rollout(task, policy, how="", times=9, folder=""):
     ("how", "tries", "status", "reason"),
     [
         ("raise", 2, "environment_failed", "raised ValueError: broken truth (line 11 of <spec.environment.source>)"),
+        (
+            "cancel",
+            2,
+            "environment_failed",
+            "raised RuntimeError: raised CancelledError (line 13 of <spec.environment.source>)",
+        ),
         ("hang", 2, "timed_out", "did not return within environment.timeout"),
         ("hang hard", 2, "timed_out", "did not return within environment.timeout"),
         ("crash", 3, "environment_failed", "ended its process with exit code 5"),
@@ -277,6 +311,20 @@ def test_a_failure_costs_its_episode_after_a_second_try(how, tries, status, reas
         assert len((tmp_path / "tries").read_text()) == tries
         again = play("a<|end|>", truth="truth") if how == "raise" else None
         assert again is None or again.status == status, "the pool plays the next episode"
+
+
+def test_processes_order_sets_alike(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    source = (
+        "async def rollout(task, policy):\n    await policy.chat([{'role': 'user', 'content': str(set('abcdefgh'))}])"
+    )
+    prompts = set()
+    for _ in range(3):
+        with playing(tmp_path, source=source) as play:
+            policy = Script(play.tokenized, "a<|end|>")
+            play.of(policy)
+            prompts.add(tuple(policy.asked[0].tolist()))
+    assert len(prompts) == 1
 
 
 @pytest.mark.parametrize("how", ["raise", "hang hard", "crash"])
@@ -295,6 +343,38 @@ def test_a_job_may_end_with_an_episode_that_fails(tmp_path):
     failing = playing(tmp_path, source=FAILS, arguments=arguments, on_error="fail")
     with failing as play, pytest.raises(EnvironmentFailed, match=match):
         play("a<|end|>", truth="truth")
+
+
+LEAVES = """
+import os, pathlib
+
+folder = pathlib.Path(os.environ["FOLDER"])
+if (folder / "gone").exists():
+    if (folder / "back").exists():
+        (folder / "gone").unlink()
+    raise ConnectionError("no server")
+
+async def rollout(task, policy):
+    await policy.chat(task.messages)
+    if not (folder / "left").exists():
+        (folder / "left").touch()
+        (folder / "gone").touch()
+        os._exit(1)
+    return 1.0
+"""
+
+
+def test_code_that_loads_no_more_is_no_fault_of_the_job(tmp_path, monkeypatch):
+    """What it needs, such as a server, is away for a while, or for good."""
+    monkeypatch.setattr(pool, "_LOAD_AGAIN_SECONDS", (0.0,))
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    (tmp_path / "back").touch()
+    with playing(tmp_path, source=LEAVES, env=["FOLDER"]) as play:
+        assert play("a<|end|>").reward == 1
+        (tmp_path / "back").unlink()
+        (tmp_path / "left").unlink()
+        with pytest.raises(InfrastructureError, match=r"cannot be replaced: .*ConnectionError: no server"):
+            play("a<|end|>")
 
 
 WAITS = """

@@ -1,14 +1,17 @@
 """Messages to tokens, and turns to trajectories: what was sampled is what is trained on."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rljob_trainer.environments.recorder import Recorder
-from rljob_trainer.environments.session import Filter, Limits, Over, Refused, Session
+from rljob_trainer.environments.session import Filter, Limits, Over, Refused, Session, TurnLimits
 from rljob_trainer.environments.tool_calls import ToolCall, parse_tool_calls
 from rljob_trainer.types import Episode
 from tests.rljob_trainer import chat_templates as templates
@@ -107,9 +110,38 @@ def test_a_template_that_rewrites_history_splits_the_episode(template, first):
     assert episode.counts["splits"] == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "end", "first", "splits"),
+    [
+        ("llama3", "<|eot_id|>", "7", 0),
+        ("llama3_2", "<|eot_id|>", " 7", 0),
+        ("gemma3", "<end_of_turn>", "7", 0),
+        ("qwen2_5", "<|im_end|>", "7\n", 0),
+        ("qwen3", "<|im_end|>", "<think>\nwhy\n</think>\n\n7", 1),
+        ("qwen3_instruct_2507", "<|im_end|>", "7", 0),
+        ("glm4moe", "<|im_end|>", "<think>why</think>\n7", 1),
+    ],
+)
+def test_templates_of_models_as_they_are_continue_or_split(name, end, first, splits):
+    """As TRL ships them."""
+    trl = pytest.importorskip("trl")
+    template = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
+    tokenized, episode = converse(template, first + end, AGAIN, eos=end)
+    texts = [tokenized.text(part.token_ids.tolist()) for part in episode.trajectories]
+    sampled = [
+        tokenized.text(part.token_ids[turn.start : turn.end].tolist())
+        for part in episode.trajectories
+        for turn in part.turns
+    ]
+    assert (len(texts), sampled) == (1 + splits, [first + end, "ok" + tokenized.text([tokenized.chat.end])])
+    assert "Say 7" in texts[-1]
+    assert "Again" in texts[-1]
+    assert (first + end in texts[-1]) != bool(splits), "only where the template keeps it as it was"
+
+
 def test_calls_of_tools_keep_their_tokens_however_the_template_writes_them():
     call = 'Let me see.<tool_call>{"name":"add",   "arguments": {"a": 1}}</tool_call><|im_end|>'
-    result = {"role": "tool", "name": "add", "tool_call_id": "call_0", "content": "7"}
+    result = {"role": "tool", "name": "add", "tool_call_id": "call00000", "content": "7"}
     tokenized, episode = converse(templates.TOOLS, call, result, tools=[TOOL])
     (part,) = episode.trajectories
     text = tokenized.text(part.token_ids.tolist())
@@ -121,12 +153,34 @@ def test_qwen3_keeps_the_thinking_of_a_call_until_the_user_speaks():
     call = (
         '<think>\nwhy\n</think>\n\nI add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>'
     )
-    result = {"role": "tool", "name": "add", "tool_call_id": "call_0", "content": "7"}
+    result = {"role": "tool", "name": "add", "tool_call_id": "call00000", "content": "7"}
     tokenized, episode = converse(templates.QWEN3, call, result, tools=[TOOL])
     (part,) = episode.trajectories
     assert call + "\n<|im_start|>user\n<tool_response>\n7\n" in tokenized.text(part.token_ids.tolist())
     _, split = converse(templates.QWEN3, call, result, AGAIN, tools=[TOOL])
     assert len(split.trajectories) == 2
+
+
+STRICT = templates.TOOLS.replace(  # one call an answer, of an object, and ids as templates of Mistral want them
+    "{% for c in m.tool_calls or [] %}",
+    "{% if (m.tool_calls or []) | length > 1 %}{{ raise_exception('one call at once') }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('ids have 9 letters') }}{% endif %}"
+    "{% for name in c.function.arguments.items() %}{% endfor %}",
+)
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_a_call_that_the_template_rejects_is_the_policys_fault_and_stays_in_its_words(broken, rewrites):
+    first = (CALL.replace('{"a": 1}', "[1]") if broken else CALL + CALL) + "<|im_end|>"
+    result = {"role": "tool", "name": "add", "tool_call_id": "call00000", "content": "7"}
+    template = STRICT.replace("{{ m.content }}", "{{ m.content | upper }}") if rewrites else STRICT
+    tokenized, episode = converse(template, first, result, tools=[TOOL])
+    assert len(episode.trajectories) == 1 + rewrites
+    read = tokenized.text(episode.trajectories[-1].token_ids.tolist())
+    assert (first.upper() if rewrites else first).lower() in read.lower()
+    assert converse(STRICT, CALL + "<|im_end|>", result, tools=[TOOL])[1].counts["splits"] == 0
 
 
 def test_calls_are_parsed_and_what_is_none_becomes_a_call_that_fails():
@@ -149,10 +203,10 @@ def completed(*tokens: int, version: int = 1) -> Any:
 
 def test_turns_continue_the_longest_context_or_begin_one():
     recorder = Recorder()
-    recorder.add(ids(5, 9), completed(7), 1.0)
-    recorder.add(ids(5, 9, 7, 4), completed(8, 1, version=2), 0.5)
-    recorder.add(ids(5, 9), completed(6), 1.0)
-    recorder.add(ids(5, 9, 6, 2), completed(3), 1.0)
+    recorder.add(recorder.begin(), ids(5, 9), completed(7), 1.0)
+    recorder.add(recorder.begin(), ids(5, 9, 7, 4), completed(8, 1, version=2), 0.5)
+    recorder.add(recorder.begin(), ids(5, 9), completed(6), 1.0)
+    recorder.add(recorder.begin(), ids(5, 9, 6, 2), completed(3), 1.0)
     first, second = recorder.trajectories()
     assert first.token_ids.tolist() == [5, 9, 7, 4, 8, 1]
     assert first.in_loss.tolist() == [False, False, True, False, True, True]
@@ -165,12 +219,31 @@ def test_turns_continue_the_longest_context_or_begin_one():
 
 def test_rewards_of_turns_follow_the_turns_into_their_trajectories():
     recorder = Recorder()
-    recorder.add(ids(1), completed(2), 1.0)
-    recorder.add(ids(3), completed(4), 1.0)
-    recorder.add(ids(1, 2, 5), completed(6), 1.0)
+    recorder.add(recorder.begin(), ids(1), completed(2), 1.0)
+    recorder.add(recorder.begin(), ids(3), completed(4), 1.0)
+    recorder.add(recorder.begin(), ids(1, 2, 5), completed(6), 1.0)
     last = recorder.trajectories()[-1]
     assert last.token_ids.tolist() == [1, 2, 5, 6]  # its text is scored, for it has the last turn
     assert recorder.in_order([10, 20, 30]).tolist() == [20, 10, 30]
+    assert recorder.order() == (1, 0, 2)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_turns_that_overlap_count_in_the_order_in_which_they_began(order):
+    """Two of them continue one context, and which does must not depend on which ends first."""
+    recorder = Recorder()
+    recorder.add(recorder.begin(), ids(1), completed(2), 1.0)
+    turns = [(recorder.begin(), ids(1, 2, 3 + n), completed(7 + n), 1.0) for n in range(3)]
+    given_up = recorder.begin()
+    for n in order:
+        recorder.add(*turns[n])
+    assert (recorder.begun, recorder.turns) == (5, 4)
+    recorder.give_up(given_up)
+    assert recorder.begun == 4
+    tokens = [part.token_ids.tolist() for part in recorder.trajectories()]
+    assert tokens == [[1, 2, 3, 7], [1, 2, 4, 8], [1, 2, 5, 9]]
+    assert recorder.in_order([1, 2, 3, 4]).tolist() == [1, 2, 3, 4]
+    assert recorder.order() == ()
 
 
 # ---- limits
@@ -220,7 +293,10 @@ def test_turns_end_and_wrong_calls_are_refused():
         left_out = full.episode(None, None, {})
         assert (left_out.status, left_out.trajectories) == ("truncated", ())
         assert left_out.reason == "its prompt did not fit environment.maxEpisodeTokens (3)"
-        for method, argument in (("generate", []), ("generate", ["x"]), ("chat", {"messages": [3]}), ("leave", None)):
+        for method, argument in (
+            ("generate", []), ("generate", ["x"]), ("generate", [2**40]), ("generate", [-1]),
+            ("generate", [tokenized.rows]), ("encode", "\ud800"), ("chat", {"messages": [3]}), ("leave", None),
+        ):  # fmt: skip
             with pytest.raises(Refused):
                 await session.call(method, argument)
         with pytest.raises(Refused, match="roles are system, user and assistant"):
@@ -237,5 +313,51 @@ def test_turns_end_and_wrong_calls_are_refused():
         episode = session.episode(1.0, None, {})
         assert [part.loss_tokens for part in episode.trajectories] == parts
         assert episode.status == "truncated"
+        policy: Any = session._policy
+        policy.trains = False  # as in a validation, whose mean has every answer
+        assert [part.loss_tokens for part in session.episode(1.0, None, {}).trajectories] == [2]
+        policy.trains = True
     with pytest.raises(Refused, match="2 rewards of turns"):
         session.episode(1.0, [1, 2], {})
+
+
+@pytest.mark.parametrize(("asked", "status"), [(2, "finished"), (9, "truncated"), (None, "truncated")])
+def test_an_answer_as_short_as_the_agent_asked_for_is_not_cut_off(asked, status):
+    tokenized = tokenized_of()
+    policy = Script(tokenized, "abcdefghijkl")
+    policy.max_tokens = 9
+
+    async def play() -> Episode:
+        session = Session(task_of(tokenized), policy, tokenized, Limits(8, 400, "train", "train"))
+        chatted = await session.chat([USER], None, TurnLimits(asked))
+        assert chatted.completion.finish_reason == "length", "the agent reads so"
+        return session.episode(1.0, None, {})
+
+    episode = asyncio.run(play())
+    assert (episode.status, episode.trajectories[0].loss_tokens) == (status, asked or 9)
+
+
+def test_a_request_that_is_given_up_takes_no_turn():
+    tokenized = tokenized_of()
+    policy: Any = Script(tokenized, "a<|end|>")
+    answer, waits = policy.generate, asyncio.Event()
+
+    async def generate(*args: Any) -> Any:
+        await waits.wait()
+        return await answer(*args)
+
+    policy.generate = generate
+
+    async def play() -> Episode:
+        session = Session(task_of(tokenized), policy, tokenized, Limits(1, 400, "train", "train"))
+        given_up = asyncio.create_task(session.chat([USER], None))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with suppress(asyncio.CancelledError):
+            await given_up
+        waits.set()
+        await session.chat([USER], None)
+        return session.episode(1.0, None, {})
+
+    episode = asyncio.run(play())
+    assert (episode.status, episode.counts["turns"]) == ("finished", 1)

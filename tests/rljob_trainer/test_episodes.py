@@ -174,6 +174,26 @@ def test_an_environment_may_take_a_second_turn():
     assert [len(request.seeds) for request in site.engine.requests] == [2] * 3 + [1] * 6, "contexts differ by then"
 
 
+def test_what_is_made_for_the_loss_is_the_samples_of_training_orders():
+    """Limits leave nothing out of a validation, nor a baseline."""
+    trains: list[tuple[str, int, bool]] = []
+
+    async def noted(task: Task, policy: Policy) -> Episode:
+        trains.append((task.id, policy.sample, policy.trains))
+        return await single_turn(task, policy)
+
+    episodes = Site().start(noted)
+    made = []
+    try:
+        for order in (replace(ORDER, baseline=True), VALIDATION):
+            trains.clear()
+            collected(episodes, episodes.begin(order, ()))
+            made.append({(sample, each) for _, sample, each in trains})
+    finally:
+        episodes.close()
+    assert made == [{(0, True), (1, True), (2, False)}, {(0, False)}]
+
+
 class Notebook:
     """A Diary. played: by task and sample."""
 

@@ -25,6 +25,7 @@ from tests.rljob_trainer.journal_support import (
     numbers_in,
     read,
     task,
+    taught,
     used_by,
     write,
 )
@@ -41,8 +42,15 @@ def volume(tmp_path):
 @pytest.mark.parametrize("error", [None, "reward own returned nan, for prompt 0/3/0, sample 1"])
 @pytest.mark.parametrize(
     "made",
-    [episode(3, 1, reason="length"), episode(3, length=0), episode(3, length=300_000), agents_episode(3)],
-    ids=["one turn", "no answer", "long", "turns and trajectories"],
+    [
+        episode(3, 1, reason="length"),
+        episode(3, length=0),
+        episode(3, length=300_000),
+        agents_episode(3),
+        taught(agents_episode(3)),
+        taught(agents_episode(3), 4),
+    ],
+    ids=["one turn", "no answer", "long", "turns and trajectories", "taught", "top-k"],
 )
 def test_an_episode_comes_back_bit_for_bit(volume, made, error):
     made = replace(made, reward=float("nan")) if error else made

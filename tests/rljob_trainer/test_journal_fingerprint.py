@@ -19,7 +19,7 @@ from rljob_trainer.journal import (
     update_fingerprint,
 )
 from rljob_trainer.journal.summary import group_digest, summarise
-from rljob_trainer.types import Episode, Group, answered
+from rljob_trainer.types import Episode, Group, Taught, answered
 from tests.rljob_trainer.journal_support import agents_episode, episode, group, task
 
 # ---- groups
@@ -42,6 +42,10 @@ def plus(values, where=0, amount=1):
     return changed
 
 
+def said_of(token):
+    return Taught(np.zeros((4, 1), np.float32), np.full((4, 1), token, np.int32))
+
+
 MADE = group(3)
 PART = MADE.episodes[1].trajectories[0]
 CHANGES = {
@@ -54,9 +58,14 @@ CHANGES = {
     "temperature": with_trajectory(MADE, 1, turns=(PART.turns[0]._replace(temperature=0.9),)),
     "finish reason": with_trajectory(MADE, 1, turns=(PART.turns[0]._replace(finish_reason="length"),)),
     "image": with_trajectory(MADE, 1, media=("digest",)),
+    "teacher": with_trajectory(MADE, 1, taught=Taught(np.zeros(4, np.float32))),
+    "what the teacher said": with_trajectory(MADE, 1, taught=Taught(np.ones(4, np.float32))),
+    "what it said of another token": with_trajectory(MADE, 1, taught=said_of(1)),
+    "of which token it said so": with_trajectory(MADE, 1, taught=said_of(2)),
     "reward": with_episode(MADE, reward=1e-6),
     "dropped": with_episode(MADE, reward=float("nan")),
     "rewards of turns": with_episode(MADE, turn_rewards=np.zeros(1, np.float32)),
+    "order of turns": with_episode(MADE, order=(0,)),
     "order": replace(MADE, episodes=MADE.episodes[::-1]),
     "one episode less": replace(MADE, episodes=MADE.episodes[:1]),
 }
@@ -152,6 +161,7 @@ ROLLOUT = {
     "rollout__topK": 20,
     "rollout__stop": ["\n"],
     "rollout__seed": 1,
+    "rollout__quantization": "fp8",
     "data__maxResponseTokens": 99,
     "rewards__timeout": "31s",
     "rewards__onError": "drop_group",
@@ -197,6 +207,18 @@ def test_each_fingerprint_changes_with_its_own_fields_alone(tmp_path, path, valu
     assert (step_of(old, tmp_path) != step_of(new, tmp_path)) == (path not in NEITHER)
 
 
+def test_the_answers_of_a_teachers_server_are_part_of_the_rollout(tmp_path):
+    def prints(**fields):
+        server = {"url": "http://a", "model": "m", **fields}
+        spec = spec_of(algorithm={"preset": "distillation", "teacher": {"server": server}})
+        return rollout_fingerprint(spec, tmp_path), update_fingerprint(spec, tmp_path)
+
+    other, faster = prints(model="n"), prints(timeout="1s", lostAfter="2s", concurrency=2)
+    assert prints() == faster
+    assert other[0] != prints()[0]
+    assert rollout_fingerprint(spec_of(), tmp_path) != prints()[0]
+
+
 def step_of(spec, folder):
     return step_fingerprint(spec, update_fingerprint(spec, folder), rollout_fingerprint(spec, folder))
 
@@ -233,3 +255,22 @@ def test_the_content_of_reward_files_counts(tmp_path, file):
         path.write_text(content)
         seen.append(rollout_fingerprint(spec_of(), tmp_path))
     assert len(set(seen)) == 3
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"path": "game.py"},
+        {"command": ["python", "game.py"]},
+        {"mcpServers": [{"name": "game", "command": ["python", "game.py"]}]},
+        {"builtinTools": [{"name": "search", "corpus": "game.py"}]},
+    ],
+    ids=lambda environment: next(iter(environment)),
+)
+def test_the_content_of_an_environments_files_counts(tmp_path, environment):
+    spec = spec_of(environment=environment)
+    seen = [rollout_fingerprint(spec_of(), tmp_path), rollout_fingerprint(spec, tmp_path)]
+    for content in ("a = 1", "a = 2"):
+        (tmp_path / "game.py").write_text(content)
+        seen.append(rollout_fingerprint(spec, tmp_path))
+    assert len(set(seen)) == 4

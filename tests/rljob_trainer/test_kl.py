@@ -121,6 +121,11 @@ def test_the_adaptive_controller_steers_towards_its_target(divergence_per_respon
     assert adaptive.coefficient == pytest.approx(expected, rel=1e-12)
 
 
+def test_only_a_coefficient_that_changes_is_a_metric():
+    assert controller("adaptive").metrics() == {"actor/kl_coefficient": 0.2}
+    assert controller("fixed").metrics() == {}
+
+
 def test_a_step_larger_than_the_horizon_never_makes_the_coefficient_negative():
     adaptive = controller("adaptive", horizon=1)
     adaptive.update(0.0, samples=4096)

@@ -17,6 +17,7 @@ pytest.importorskip("mcp")
 
 SERVER = """
 import os, sys
+from mcp import MCPError
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
@@ -31,6 +32,11 @@ def twice(text: str) -> str:
 def refuse() -> str:
     '''Refuse.'''
     raise ToolError("no such thing")
+
+@server.tool()
+def busy() -> str:
+    '''Be busy.'''
+    raise MCPError(code=-32000, message="come back later")
 
 @server.tool()
 def leave() -> str:
@@ -61,12 +67,15 @@ def test_a_server_s_tools_are_called_and_its_errors_are_observations(file, tmp_p
     builtin = [{"name": "calculator"}]
     with playing(tmp_path, 2000, CHATML, mcpServers=[server], builtinTools=builtin) as play:
         compute = call("calculator", '{"expression": "1"}')
-        episode = play(call("twice", '{"text": "ab"}'), call("refuse"), call("twice"), compute, "done<|im_end|>")
+        episode = play(
+            call("twice", '{"text": "ab"}'), call("refuse"), call("twice"), compute, call("busy"), "done<|im_end|>"
+        )
         text = play.tokenized.text(episode.trajectories[0].token_ids.tolist())
     assert "<|im_start|>tool\nabab<|im_end|>" in text
     assert "no such thing" in text
     assert "Field required" in text
-    assert episode.counts == {"turns": 5, "splits": 0, "tool_calls": 4, "tool_errors": 2}
+    assert "<|im_start|>tool\nError: come back later<|im_end|>" in text
+    assert episode.counts == {"turns": 6, "splits": 0, "tool_calls": 5, "tool_errors": 3}
 
 
 def test_an_episode_whose_server_is_lost_is_played_again(file, tmp_path):

@@ -261,6 +261,13 @@ def test_a_plan_advises_a_second_engine_where_it_is_faster_and_fits(sizes, name,
     assert (second_engine(found) is not None) == advised
 
 
+def test_an_engine_in_fp8_holds_the_blocks_in_one_byte_and_the_rest_in_two(sizes):
+    spec = spec_of(rollout={"quantization": "fp8", "enginesPerGpu": 2})
+    parts, size = phases(sizes["7B"], work_of(spec), H100), sizes["7B"]
+    assert parts["rollout"]["engine's weights"] == 2 * (28 * size.layer + 2 * size.root)
+    assert size.root == 2 * 151_936 * 3584 + 3584  # embeddings, head, last norm
+
+
 def test_a_kv_cache_holds_what_runs_at_once(sizes):
     """1.5B: 28 layers x 2 x 2 heads x 128 x 2 bytes a token; 65 blocks of 16 hold 1,024 tokens; an eighth more."""
     work = work_of(spec_of(rollout={"maxNumSeqs": 100}))

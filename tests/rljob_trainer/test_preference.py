@@ -14,10 +14,14 @@ from rljob_trainer.losses.aggregation import token_weights
 from rljob_trainer.losses.policy import LOSSES, PolicyBatch
 from rljob_trainer.losses.policy.terms import Pairs
 from rljob_trainer.losses.preference import PREFERENCE, PreferenceSums
+from rljob_trainer.losses.spread import reported
 from rljob_trainer.losses.totals import BatchTotals
-from rljob_trainer.rank.plan import plan_units
+from rljob_trainer.rank.correcting import correction_of
+from rljob_trainer.rank.plan import RankPlan, plan_units
+from rljob_trainer.rank.rank import _importance
+from rljob_trainer.rank.shard import Shard, ShardSample
 from rljob_trainer.rank.sharding import load_initial_weights
-from rljob_trainer.types import Episode, Group, GroupSummary, Task
+from rljob_trainer.types import Episode, Group, GroupSummary, Task, answered
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
@@ -228,3 +232,18 @@ def test_a_step_whose_groups_all_tie_makes_no_pair():
     assert [each.tolist() for each in made.of_each(advantages([tied, tied], made, None, spec))] == [[0.0] * 2] * 4
     empty = StepSums(0.0, 0.0, 0.0, 0.0, 0, [0.0], minibatches=1)
     assert not set(PREFERENCE) & set(update_metrics([Updated(empty)] * 2, 1e-3, kl_in_loss=False))
+
+
+def test_a_row_s_own_response_says_nothing_of_the_engine():
+    """An engine that agrees with the trainer on what it sampled; it gave the row's response no probability."""
+    prompt, ours = np.array([3, 4], np.int32), np.array([-1.0, -2.0], np.float32)
+    task = Task("0/0/0", [], prompt, "", {}, "", response=np.array([5, 6], np.int32))
+    episode = Episode(task.id, 0, (answered(prompt, prompt, ours, 4, 0.7, "stop"),), reward=0.0)
+    own = Group(task, (episode,)).with_response().trajectories
+    assert [each.sampled for each in own] == [True, False]
+    samples = {i: ShardSample(each, each.log_probs[2:], ours) for i, each in enumerate(own)}
+    shard = Shard(RankPlan((((0, 1),),)), (), samples)
+    found, spec = _importance(shard, 4, bypass=False), make_spec(algorithm={"preset": "spin"}, rewards={})
+    assert (found.count, found.present, found.finish().effective_sample_size) == (2, 2, pytest.approx(1.0))
+    metrics = reported(correction_of(shard.ordered, spec.algorithm.rollout_correction))
+    assert (metrics["rollout_corr/kl"], metrics["rollout_corr/ppl_ratio"]) == (0, 1)

@@ -7,7 +7,13 @@ from transformers import DogeConfig, Gemma3Config, GraniteConfig, LlamaConfig, P
 
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.local.preflight import check
-from rljob_trainer.rank.supported import check_supported, check_token_ids, largest_saved_id, load_config
+from rljob_trainer.rank.supported import (
+    check_quantization,
+    check_supported,
+    check_token_ids,
+    largest_saved_id,
+    load_config,
+)
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import CONFIGS
 
@@ -45,6 +51,14 @@ def test_what_is_not_computed_is_named(config, engine, field, named):
         check_supported(config, make_spec(data=FITS, rollout={"engine": engine}))
     assert refused.value.field == field
     assert named in refused.value.message
+
+
+def test_fp8_takes_a_gpu():
+    fp8 = make_spec(rollout={"engine": "vllm", "quantization": "fp8"})
+    check_quantization(fp8, "cuda")
+    check_quantization(make_spec(), "cpu")
+    with pytest.raises(JobError, match=r"spec\.rollout\.quantization: CPUs"):
+        check_quantization(fp8, "cpu")
 
 
 @pytest.mark.parametrize("engine", ["hf", "vllm"])

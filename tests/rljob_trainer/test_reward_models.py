@@ -1,11 +1,9 @@
 """What reward models are sent, how their answers are read, and what becomes of servers that fail: played ones."""
 
 import base64
-import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from rljob_trainer.rewards.models.formats import Unscored, format_of
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response
 from rljob_trainer.types import Task
+from tests.rljob_trainer.played_server import Answer, played
 
 CLASSIFIER = {"name": "rm", "path": "m", "kind": "classifier"}
 JUDGE = {
@@ -99,54 +98,6 @@ def test_a_pattern_that_is_none_is_refused_at_the_start(pattern, words):
 # ---- groups, and servers that fail
 
 
-Answer = tuple[int, Any]
-
-
-class Server(ThreadingHTTPServer):
-    request_queue_size = 64  # as many as may come at once: those beyond are reset
-
-
-@contextmanager
-def played(answer: Callable[[dict[str, Any], int], Answer], serves: Any = "m") -> Iterator[str]:
-    """The URL of a server that answers as told. answer: of a request's body and its number, from 1."""
-    lock, count = threading.Lock(), [0]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = json.dumps({"data": [{"id": "x", "root": serves}]} if isinstance(serves, str) else serves)
-            self.send_response(200 if self.path == "/v1/models" else 404)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content.encode())
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body["headers"] = self.headers
-            with lock:
-                count[0] += 1
-                number = count[0]
-            status, content = answer(body, number)
-            if status == 0:
-                return  # the connection breaks off
-            sent = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(sent)))
-            self.end_headers()
-            self.wfile.write(sent)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def length(body: dict[str, Any], _number: int = 0) -> Answer:
     return 200, pooled(len(body["messages"][-1]["content"]))
 
@@ -205,7 +156,7 @@ def test_a_rate_limit_spreads_requests_and_the_wait_is_not_held_against_the_serv
         waits.append(seconds)
 
     with played(length) as url, asking(url, rateLimit=1, timeout="50s", lostAfter="50s") as models:
-        monkeypatch.setattr("rljob_trainer.rewards.models.client.asyncio.sleep", sleep)
+        monkeypatch.setattr("rljob_trainer.model_server.asyncio.sleep", sleep)
         assert score(models, "a", "b", "c", "d").rewards.tolist() == [1, 1, 1, 1]
     assert [round(wait / 60) for wait in waits] == [0, 1, 2, 3, 4], "the first is the question which model it serves"
 

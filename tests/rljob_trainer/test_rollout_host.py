@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from rljob_api.v1alpha1 import Rewards
+from rljob_api.v1alpha1.model import Tokenizer
+from rljob_api.v1alpha1.teacher import Teacher
 from rljob_trainer.attempt.claim import claim
+from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import FencedError, InfrastructureError
 from rljob_trainer.journal import Journal, JournalWriter
 from rljob_trainer.journal.summary import summarise
@@ -22,6 +25,7 @@ from rljob_trainer.rollouts.rollout_host import RolloutProcess, RolloutSettings
 from rljob_trainer.types import Episode, Group, Sampling, Task
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.journal_support import FINGERPRINT, assert_same_episode, task, used_by
+from tests.rljob_trainer.played_server import played
 from tests.rljob_trainer.rollouts_support import AnsweringEngine
 
 POLICY = PolicyName(7, "policy 7")
@@ -55,12 +59,11 @@ def hosts(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr("ray.put", lambda value: value)
     made = []
 
-    def make(attempt: int = 1, from_version: int = 0) -> RolloutProcess:
+    def make(attempt: int = 1, from_version: int = 0, **more: Any) -> RolloutProcess:
         root = str(volume.root)
         me: Any = None
-        made.append(
-            RolloutProcess(RolloutSettings(REWARDS, root, root, {}, "log", root, FINGERPRINT, 0, False, 256), me)
-        )
+        settings = RolloutSettings(REWARDS, root, root, {}, "log", root, FINGERPRINT, 0, False, 256, **more)
+        made.append(RolloutProcess(settings, me))
         made[-1].start(attempt, from_version)
         return made[-1]
 
@@ -135,6 +138,35 @@ def test_a_greedy_answer_is_scored_journaled_and_found_again_as_the_baseline(hos
         host = hosts()
     assert digests(host.find(order)) == digests(groups)
     assert digests(host.find(replace(order, baseline=False))) != digests(groups)
+
+
+def test_what_the_teachers_server_said_is_journaled_and_never_asked_again(hosts, volume):
+    """This one never says the same again."""
+    build_tokenizer(Tokenizer(kind="byte"), []).save_pretrained(volume.root)
+    asked = []
+
+    def answer(body: dict[str, Any], number: int) -> tuple[int, Any]:
+        if body["path"] == "/tokenize":
+            return 404, ""
+        asked.append(body["prompt"])
+        rows = [{str(token): {"logprob": -number / 7}} for token in body["prompt"]]
+        return 200, {"choices": [{"prompt_logprobs": rows}]}
+
+    with played(answer) as url:
+        server = Teacher.model_validate({"server": {"url": url, "model": "m"}})
+        host = hosts(teacher=server, episode_tokens=16)
+        attach(host)
+        collected(host, order_of(purpose="validation"))
+        assert asked == []
+        groups = collected(host, ORDER)
+    assert len(asked) == 4, "and nothing of the group that is dropped"
+    made: Any = groups[0].bundle
+    said = [part.taught.log_probs for part in made[groups[0].index].trajectories]
+    assert all(values.shape == (2,) and values.dtype == np.float32 and (values < 0).all() for values in said)
+    again = hosts(teacher=server, episode_tokens=16).find(ORDER)  # the server is gone
+    assert digests(again) == digests(groups)
+    found: Any = again[0].bundle
+    assert [part.taught.log_probs.tolist() for part in found[0].trajectories] == [each.tolist() for each in said]
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["the same host", "another host"])

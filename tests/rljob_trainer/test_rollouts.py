@@ -36,6 +36,7 @@ from rljob_trainer.workers.waiting import wait_for
 from rljob_trainer.workers.worker import Worker
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.ray_support import own_ray
+from tests.rljob_trainer.rollout_support import make_policy, write_model_dir
 from tests.rljob_trainer.steady_engine import SteadyHost
 
 TASKS, SAMPLES = 6, 2
@@ -278,6 +279,27 @@ def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_
         assert "engine-0" not in roster
         with pytest.raises(ValueError, match="engine-0"):
             ray.get_actor("engine-0")
+    finally:
+        roster.end_all()
+        heartbeats.close()
+
+
+@pytest.mark.slow
+def test_an_engine_that_failed_beside_the_ranks_starts_again_in_another_process(tmp_path: Path):
+    """There its memory may have been theirs for a moment; here its model is complete only later."""
+    heartbeats = Heartbeats(SILENT_AFTER)
+    roster = Roster(1, 60.0, heartbeats, fence=lambda: None)
+    try:
+        context = WorkerContext(make_spec(), "cpu", 1, roster, heartbeats)
+        ranks = RankClient(context)
+        ranks.start()
+        engines = EngineClient(context, EngineSettings("hf", str(tmp_path / "model"), 32), ranks)
+        engines.start(beside=True)
+        with pytest.raises(Exception, match="model"):
+            wait_for(next(iter(engines._started.values())), 60.0, "an engine of a test")
+        make_policy(model := write_model_dir(tmp_path / "model"), seed=0).save_pretrained(model)
+        engines.ready()
+        assert (engines.running, engines.replaced) == (True, 1)
     finally:
         roster.end_all()
         heartbeats.close()

@@ -3,12 +3,15 @@
 import http.server
 import os
 import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
-from rljob_trainer.sandbox import Limits, run
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.sandbox import Limits, child, run
 
 SHORT = Limits(seconds=1.5, memory=256 * 2**20, disk=4 * 2**20)
 LIBC = """import ctypes, os
@@ -19,6 +22,7 @@ def call(*arguments):
 DEAF = """import signal, time
 for number in set(range(1, 32)) - {9, 19}: signal.signal(number, signal.SIG_IGN)
 """
+DEEP = "import os, time\nfor i in range(20): os.mkdir('d' * 250); os.chdir('d' * 250)\n"  # paths that no call takes
 DELETED = """import mmap, os, time
 kept = []
 while True:
@@ -71,6 +75,7 @@ def test_the_order_of_a_set_is_the_same_in_each_run():
         ("import os, time\nos.close(1); os.close(2); time.sleep(60)", "timed_out", ""),
         ("for i in range(99): open(str(i), 'wb').write(b'x' * 2**20)\nimport time; time.sleep(9)", "too_much_disk", ""),
         ("for i in range(10_000): open(str(i), 'w')\nimport time; time.sleep(9)", "too_much_disk", ""),
+        (f"{DEEP}for i in range(40): open(str(i), 'wb').write(b'x' * 2**20)\ntime.sleep(9)", "too_much_disk", ""),
         ("open('a', 'wb').truncate(2**40)", "failed", "File too large"),
         ("import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))", "failed", "not permitted|not allowed"),
         (f"{LIBC}call(425, 8, 0)", "failed", "not permitted"),  # io_uring_setup: opens sockets past a filter
@@ -94,6 +99,31 @@ def test_an_attack_fails(program, status, says):
     assert outcome.status == status
     assert any(each in outcome.stderr for each in says.split("|")), outcome.stderr
     assert len(outcome.stdout) <= SHORT.output
+
+
+def test_the_time_of_a_program_begins_when_it_does(monkeypatch, tmp_path):
+    """A start that a busy machine delays is no fault of the program."""
+    slow = tmp_path / "child.py"
+    slow.write_text("import time\ntime.sleep(2)\n" + Path(child.__file__).read_text())
+    monkeypatch.setattr(child, "__file__", str(slow))
+    outcome = run("print(1)", limits=Limits(seconds=1.5))
+    assert (outcome.status, outcome.stdout) == ("finished", "1\n")
+    slow.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(sys.modules[run.__module__], "_START_SECONDS", 0.2)
+    with pytest.raises(InfrastructureError, match="cannot confine"):
+        run("print(1)")
+
+
+def test_folders_in_folders_are_deleted_however_many_they_are(monkeypatch, tmp_path):
+    """As many as a program makes while a busy machine does not look."""
+    monkeypatch.setattr(sys.modules[run.__module__], "_LOOK_SECONDS", 5.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import os, time\nfor i in range(2000): os.mkdir('d'); os.chdir('d')\nprint('made', flush=True); time.sleep(9)"
+    )
+    outcome = run(program, limits=Limits(seconds=20))
+    assert (outcome.status, outcome.stdout) == ("too_much_disk", "made\n")
+    assert not list(tmp_path.iterdir())
 
 
 ATTACKS_ON_THE_PARENT = [

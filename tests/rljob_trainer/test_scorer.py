@@ -130,6 +130,8 @@ def test_the_reward_of_an_environment_adds_to_those_of_functions(tokenizer, tmp_
     episodes = [played(tokenizer, 0, 0.5, "a<|end|>", "cba<|end|>"), played(tokenizer, 1, float("nan"), "cba")]
     group = scored_games(tmp_path, [{"name": "last", "source": last, "weight": 2}], episodes)
     assert [each.reward for each in group.episodes] == [2.5, 2]
+    swapped = scored_games(tmp_path, [{"name": "last", "source": last}], [replace(episodes[0], order=(1, 0))])
+    assert swapped.episodes[0].reward == 0.5, "the other answer was the last one"
     assert [each.components for each in group.episodes] == [{"last": 1, "environment": 0.5}, {"last": 1}]
 
 
@@ -158,5 +160,9 @@ def test_a_failed_episode_is_left_out_of_its_group_or_its_group_is(tokenizer, tm
     reason = "1 of 2 episodes failed, such as 0/3/0/1: crashed"
     assert scored_games(tmp_path, [EXACT], episodes, on_error="drop_group").error == reason
     assert "2 of 2" in (scored_games(tmp_path, [EXACT], [replace(episodes[1], sample=i) for i in (0, 1)]).error or "")
+    overflowed = [episodes[0], replace(episodes[1], status="truncated")]
+    assert scored_games(tmp_path, [EXACT], overflowed, on_error="drop_group", on_overflow="drop").error is None
+    alone = scored_games(tmp_path, [EXACT], overflowed[1:], on_overflow="drop").error
+    assert alone == "1 of 1 episodes are left out, such as 0/3/0/1: crashed"
     masked = [played(tokenizer, 0, 0.5, "a", masked=True)]
     assert scored_games(tmp_path, [EXACT], masked).error == "no episode has tokens to train on"

@@ -27,6 +27,7 @@ def batch(gamma: float = 1.0) -> AdvantageBatch:
         lengths=np.array([1, 2, 1, 1, 1, 2]),
         rewards=np.array([0, 0, 1, 0.5, 0, 3], np.float32),
         states=np.array([7, 8, 7, 7, 8, 7]),
+        order=np.array([0, 1, 2, 0, 1, 0]),
     )
     rewards = np.array([1, 0.5, 3], np.float32)
     return AdvantageBatch(rewards, np.array([0, 0, 1]), np.array([4, 2, 2]), gamma=gamma, turns=turns)
@@ -98,6 +99,21 @@ def test_turns_of_a_group_are_summarised_and_reach_their_tokens():
     parts = made.of_each(advantages([summary], made, None, spec))
     # Returns 2 1.5 | 1 1: the first turns have the mean 1.5, the second ones 1.25.
     assert [part.tolist() for part in parts] == [[0.5, 0.5, 0.25], [-0.5], [-0.25, -0.25]]
+
+
+def test_turns_of_contexts_that_alternate_are_compared_by_when_they_were_taken():
+    """Two agents: the first context has turns 0 and 2, and comes last; the other one has turn 1."""
+    given = batch(0.5)
+    assert given.turns is not None
+    turns = replace(given.turns, order=np.array([1, 0, 2, 0, 1, 0]))
+    assert returns(replace(given, turns=turns)).tolist() == [0.5, 0.25, 1, 0.5, 0, 3]
+    # The turn of one token is the second one: 0.5, against 0; the two tokens are the first turn's: 0.25 against 0.5.
+    found = ADVANTAGES["grpo"](per_step(replace(given, turns=turns)))
+    assert found == pytest.approx([ROOT, -ROOT, -ROOT, 0, ROOT, -ROOT, 0, 0], abs=1e-4)
+    made = episode(0, ([5, 3], [(1, 2)]), ([5, 6, 4, 4], [(1, 2), (3, 4)]), reward=1.0, order=(1, 0, 2))
+    summary = summarise(Group(TASK, (made, replace(made, order=(), sample=1))))
+    assert summary.turns is not None
+    assert summary.turns.order == (1, 0, 2, 0, 1, 2)
 
 
 def turns(sample: int, *rewards: float, how: Filter = "train") -> Episode:

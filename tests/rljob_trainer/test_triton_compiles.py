@@ -10,7 +10,7 @@ from rljob_trainer.losses.output_head import triton_rows
 
 H100 = GPUTarget("cuda", 90, 32)
 VECTORS = {"targets": "*i64"} | dict.fromkeys(
-    ("temperature", "log_probs", "entropies", "log_sums", "of_log_probs", "of_entropies"), "*fp32"
+    ("temperature", "log_probs", "entropies", "log_sums", "of_log_probs", "of_entropies", "of_sums"), "*fp32"
 )
 NUMBERS = {"V": "i32", "scale": "fp32", "cap": "fp32"}
 

@@ -44,6 +44,7 @@ def test_a_group_is_the_same_after_it_crossed_a_process():
         assert (after.components, after.counts) == (before.components, before.counts)
         for ours, theirs in zip(before.trajectories, after.trajectories, strict=True):
             assert (theirs.turns, theirs.media) == (ours.turns, ours.media)
+            assert (theirs.taught is None) == (ours.taught is None)
             for name in ("token_ids", "in_loss", "log_probs", "versions"):
                 assert getattr(theirs, name).dtype == getattr(ours, name).dtype
                 np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name))

@@ -152,6 +152,16 @@ class ResolvedSpec(RLJobSpec):
         """Whether the KL penalty is subtracted from the rewards, so that advantages need it."""
         return self.algorithm.kl.placement == "reward" and self.needs_reference
 
+    @property
+    def teacher_top_k(self) -> int:
+        """How many of the teacher's likeliest tokens the loss compares; 0 without them."""
+        return self.algorithm.teacher.top_k if self.algorithm.teacher is not None else 0
+
+    @property
+    def teaches_sampled_tokens(self) -> bool:
+        """Whether a teacher's log-probability of each sampled token is part of the token's advantage."""
+        return self.algorithm.teacher is not None and not self.teacher_top_k
+
     def refreshes_reference(self, step: int) -> bool:
         """Whether the policy after step `step`, counted from 1 over the whole run, becomes the reference."""
         every, before = self.algorithm.kl.refresh_every, self.sft.steps if self.sft else 0

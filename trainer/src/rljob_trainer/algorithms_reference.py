@@ -50,7 +50,7 @@ _CORRECTIONS = """## Rollout correction
 The engine that sampled a token and the trainer give it different probabilities: their kernels differ, and samples may
 be older than the policy. r is the trainer's probability over the engine's. Every step measures the difference, as the
 metrics `rollout_corr/*`; [verl's documentation](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html) explains
-them. If `rollout_corr/kl` is above about 0.01, or `rollout_corr/rollout_is_eff_sample_size` falls, correct it with
+them. If `rollout_corr/kl` is above about 0.01, or `rollout/effective_sample_size` falls, correct it with
 `algorithm.rolloutCorrection`; its fields and presets are verl's, and its comma-separated lists are lists here.
 
 - `rolloutIs` weighs the loss of each token by r, or by the product of r over its sequence. A single bound truncates
@@ -91,6 +91,7 @@ def compute_loss(batch, bound=5.0):
 | `rewards`, `groups` | [N] | rewards; equal numbers for episodes of one prompt |
 | `lengths` | [N] | tokens in the loss of each episode; their sum is T |
 | `token_penalties` | [T] | KL penalties, if `kl.placement` is `reward`; else None |
+| `token_rewards` | [T] | rewards inside responses (`spans`), besides `rewards`; None without any |
 | `values` | [T] | of the critic, if the job has a `critic`; else None |
 | `gamma`, `lambda_` | numbers | `algorithm.gamma` and `lambda` |
 | `scores()` | [N] | rewards minus penalties |

@@ -198,7 +198,10 @@ class Kl(ApiModel):
         ),
     )
     target: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        None, description="Divergence per response that the adaptive controller steers to, in nats."
+        None,
+        description=(
+            "Divergence that the adaptive controller steers to, in nats, added up over a response; the default is 6."
+        ),
     )
     horizon: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
         None, description="Samples over which the adaptive controller reacts; in the loss, once for each epoch."
@@ -468,6 +471,12 @@ class Algorithm(ApiModel):
             "loss",
         ),
         Rule(
+            f"{_ADVANTAGE} != 'best_worst' || {_PLACEMENT} != 'reward'",
+            "advantage best_worst reads only the order of rewards: set kl.placement to none or loss, or choose another"
+            " advantage",
+            "advantage",
+        ),
+        Rule(
             f"self.preset != 'spin' || {_LOSS} == 'dpo' && !{_DYNAMIC}",
             "preset spin pairs each row's response with a sampled one: remove loss and dynamicSampling.enabled, or"
             " choose another preset",
@@ -475,7 +484,8 @@ class Algorithm(ApiModel):
         ),
         Rule(
             f"{_ADVANTAGE} != 'distillation' || has(self.teacher)",
-            "advantage distillation learns from a teacher: set algorithm.teacher.path, or choose another preset",
+            "advantage distillation learns from a teacher: set algorithm.teacher.path or"
+            " algorithm.teacher.server, or choose another preset",
             "teacher",
         ),
         Rule(

@@ -61,8 +61,8 @@ class Critic(ApiModel):
     warmup_steps: CountOrZero | None = Field(
         None,
         description=(
-            "First RL steps in which only the critic learns (verl's critic_warmup); the policy's learning rate begins"
-            " after them. The default is 50 with preset vapo, else 0."
+            "First RL steps in which only the critic learns (verl's critic_warmup minus 1); the policy's learning rate"
+            " begins after them. The default is 50 with preset vapo, else 0."
         ),
     )
     weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(0.01, description="AdamW's decoupled weight decay.")

@@ -153,7 +153,7 @@ class Environment(ApiModel):
         None,
         description=(
             "The Python interpreter of the environment's processes, 3.11 or later; it needs none of the trainer's"
-            " packages. The default is the trainer's own."
+            " packages. A relative path is relative to the RLJob's file. The default is the trainer's own."
         ),
     )
     env: Annotated[list[Name], Field(max_length=64)] = Field(

@@ -62,6 +62,8 @@ class PresetRow:
     """Values of the fields that a preset governs; names and units as in `v1alpha1.algorithm`.
 
     paper: which the values come from. use: what the preset is for.
+    kl_target, kl_horizon: those of the code of Ziegler et al. 2019, which adds the divergence over a response as we do:
+        https://github.com/openai/lm-human-preferences (AdaptiveKLParams). verl's 0.1 is of a token.
     """
 
     paper: str
@@ -76,7 +78,7 @@ class PresetRow:
     kl_estimator: KlEstimator = "k3"
     kl_coefficient: float = 0.001
     kl_controller: KlController = "fixed"
-    kl_target: float = 0.1
+    kl_target: float = 6.0
     kl_horizon: int = 10_000
     entropy_coefficient: float = 0.0
     positive_nll_coefficient: float = 0.0

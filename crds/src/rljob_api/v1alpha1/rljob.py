@@ -63,7 +63,7 @@ _PRESET_WARMUPS = "".join(
     for name, row in PRESETS.items()
     if row.critic_warmup_steps
 )
-_WARMUP = f"has(self.critic.warmupSteps) ? self.critic.warmupSteps : {_PRESET_WARMUPS}0"
+_WARMUP = f"has(self.critic) && has(self.critic.warmupSteps) ? self.critic.warmupSteps : {_PRESET_WARMUPS}0"
 
 
 class RLJobSpec(ApiModel):
@@ -177,10 +177,22 @@ class RLJobSpec(ApiModel):
             "rollout.samplesPerPrompt",
         ),
         Rule(
+            "!has(self.algorithm.teacher) || !has(self.algorithm.teacher.server)"
+            " || double(self.rollout.temperature) == 1.0",
+            "a teacher's server answers log-probabilities at temperature 1: set rollout.temperature to 1, or give the"
+            " teacher by algorithm.teacher.path",
+            "rollout.temperature",
+        ),
+        Rule(
             "double(self.algorithm.dynamicSampling.oversample) == 0.0 || !self.rollout.deterministic",
             "which groups are finished first depends on time: remove algorithm.dynamicSampling.oversample, or set"
             " rollout.deterministic to false",
             "algorithm.dynamicSampling.oversample",
+        ),
+        Rule(
+            "self.rollout.quantization == 'none' || self.model.dtype != 'float32'",
+            "vLLM quantises models of 16 bits: set model.dtype to bfloat16, or remove rollout.quantization",
+            "rollout.quantization",
         ),
         Rule(
             "self.actor.optimizer == 'adamw' || !has(self.model.lora)",
@@ -223,7 +235,8 @@ class RLJobSpec(ApiModel):
             "critic.miniBatchSize",
         ),
         Rule(
-            f"!has(self.critic) || !has(self.training.steps) || ({_WARMUP}) < self.training.steps",
+            f"!has(self.critic) && {_ADVANTAGE} != 'gae' || !has(self.training.steps)"
+            f" || ({_WARMUP}) < self.training.steps",
             "the policy would never learn: set critic.warmupSteps below training.steps",
             "critic.warmupSteps",
         ),

@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints
 from rljob_api.v1alpha1.base import ApiModel, Duration, Rule, Seed
 
 Engine = Literal["vllm", "hf"]
+Quantization = Literal["none", "fp8"]
 
 
 class ValidationSampling(ApiModel):
@@ -28,7 +29,7 @@ class WeightSync(ApiModel):
         description=(
             "Largest mean difference between the log-probabilities of engine and trainer for the tokens of the probe, "
             "in nats. The default depends on the dtype: 0.15 for bfloat16; for float32 0.001 on CPUs and 0.02 on GPUs, "
-            "because engines may multiply with TF32."
+            "because engines may multiply with TF32; 1 for rollout.quantization fp8."
         ),
     )
 
@@ -85,6 +86,15 @@ class Rollout(ApiModel):
     enforce_eager: bool = Field(
         False, description="Run vLLM without CUDA graphs and compilation: it starts faster and generates slower."
     )
+    quantization: Quantization = Field(
+        "none",
+        description=(
+            "fp8: vLLM multiplies FP8 in linear layers and experts, and quantises their weights again at each sync,"
+            " with a scale for each output channel and each token. GPUs must have compute capability 8.9 or more: Ada,"
+            " Hopper and later. Samples are then a little off the policy: algorithm.rolloutCorrection weighs them. The"
+            " trainer, checkpoints and `rljob eval` are not quantised."
+        ),
+    )
     engine_arguments: Annotated[dict[str, Any], Field(max_length=64)] = Field(
         default_factory=dict,
         description=(
@@ -117,6 +127,11 @@ class Rollout(ApiModel):
             "rollout.deterministic needs engine hf, because the rounding of vllm depends on its batches: set"
             " rollout.engine to hf, or remove rollout.deterministic",
             "deterministic",
+        ),
+        Rule(
+            "self.quantization == 'none' || self.engine == 'vllm'",
+            "engine hf computes with the policy as it is: set rollout.engine to vllm, or remove rollout.quantization",
+            "quantization",
         ),
         Rule(
             "self.enginesPerGpu == 1 || self.tensorParallelSize == 1",

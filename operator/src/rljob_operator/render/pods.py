@@ -11,6 +11,7 @@ from rljob_api import RLJobSpec, parse_duration, reward_server
 from rljob_api.v1alpha1 import RewardModel
 from rljob_api.v1alpha1.cluster import EnvVar
 from rljob_api.v1alpha1.pods import JOB_VOLUMES
+from rljob_api.v1alpha1.teacher import TEACHER_KEY
 from rljob_operator import names
 from rljob_operator.head import tokens
 from rljob_operator.head.address import AGENT_PORT, RAY_PORT
@@ -159,7 +160,7 @@ def _job_variables(job: Job, settings: Settings) -> dict[str, Any]:
     """Of the trainer's containers. Servers of reward models have their own variables."""
     spec = job.spec
     return {
-        "env": [*variables(spec.env), *_reward_keys(job, settings)],
+        "env": [*variables(spec.env), *_reward_keys(job, settings), *_teacher_key(job)],
         "envFrom": [source.written() for source in spec.env_from],
     }
 
@@ -172,6 +173,15 @@ def _reward_keys(job: Job, settings: Settings) -> list[dict[str, Any]]:
         for model in models
         if (reference := _reward_key(job, model, settings)) is not None
     ]
+
+
+def _teacher_key(job: Job) -> list[dict[str, Any]]:
+    """Key of the teacher's server, for whichever pod sends its requests."""
+    teacher = job.spec.algorithm.teacher
+    if teacher is None or teacher.server is None or teacher.server.key is None:
+        return []
+    reference = teacher.server.key.model_dump(mode="json", by_alias=True)
+    return [{"name": TEACHER_KEY, "valueFrom": {"secretKeyRef": reference}}]
 
 
 def _reward_key(job: Job, model: RewardModel, settings: Settings) -> dict[str, Any] | None:

@@ -19,12 +19,14 @@ class Turns:
     owners: [M], the episode of each; ascending. lengths: [M], tokens in the loss.
     rewards: [M]; those of an episode add up to its reward.
     states: [M], equal numbers for equal observations before the turn.
+    order: [M], when each was taken, from 0 in each episode.
     """
 
     owners: Indexes
     lengths: Indexes
     rewards: Floats
     states: Indexes
+    order: Indexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class AdvantageBatch:
         if self.turns is not None:
             return self.turns
         every = np.arange(self.rewards.size)
-        return Turns(every, self.lengths, self.rewards, self.groups)
+        return Turns(every, self.lengths, self.rewards, self.groups, np.zeros_like(every))
 
     @property
     def tokens(self) -> int:

@@ -6,6 +6,7 @@ per_step    (0.25, 0) are a group, (0.5, 0) are one, and (1) is one
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,10 +23,7 @@ def per_step(batch: AdvantageBatch) -> AdvantageBatch:
 
     rLLM's stepwise_advantage.mode per_step: https://github.com/rllm-org/rllm
     """
-    turns = batch.known_turns()
-    first = np.searchsorted(turns.owners, turns.owners)
-    numbers = np.arange(turns.owners.size) - first
-    return _of_turns(batch, numbers)
+    return _of_turns(batch, batch.known_turns().order)
 
 
 def by_state(batch: AdvantageBatch) -> AdvantageBatch:
@@ -34,12 +32,12 @@ def by_state(batch: AdvantageBatch) -> AdvantageBatch:
 
 
 def returns(batch: AdvantageBatch) -> Doubles:
-    """[M]: R_t = r_t + gamma R_{t+1} of each turn."""
+    """[M]: R_t = r_t + gamma R_{t+1} of each turn, where t + 1 is the turn that was taken next."""
     turns = batch.known_turns()
     sums = turns.rewards.astype(np.float64)
-    for turn in range(sums.size - 2, -1, -1):
-        if turns.owners[turn] == turns.owners[turn + 1]:
-            sums[turn] += batch.gamma * sums[turn + 1]
+    for turn, following in reversed(list(pairwise(np.lexsort((turns.order, turns.owners))))):
+        if turns.owners[turn] == turns.owners[following]:
+            sums[turn] += batch.gamma * sums[following]
     return sums
 
 

@@ -64,7 +64,7 @@ from rljob_trainer.rank.model_source import (
     locate_teacher,
     teacher_model,
 )
-from rljob_trainer.rank.supported import check_critic, check_teacher, max_model_len
+from rljob_trainer.rank.supported import check_critic, check_quantization, check_teacher, max_model_len
 from rljob_trainer.rewards.check import check_data_sources
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
@@ -252,12 +252,13 @@ class Wiring:
         return dataset.all("validation")
 
     def _check_arguments(self) -> None:
-        """Raises JobError for arguments that no engine reads, or wrong code of an advantage or an environment.
+        """Raises JobError for what no engine of this machine does, or wrong code of an advantage or an environment.
 
-        vLLM checks the other arguments.
+        vLLM checks the rest.
         """
         if self._spec.environment is not None:
             check_code(self._spec.environment, self._base_dir)
+        check_quantization(self._spec, self._device)
         if self._spec.algorithm.advantage_from is not None:
             try_advantage(self._spec.algorithm, values=self._spec.critic is not None)
         rollout, supervised = self._spec.rollout, self._spec.supervised_only
@@ -283,6 +284,7 @@ class Wiring:
             trust_remote_code=self._spec.model.trust_remote_code,
             environment=environment,
             episode_tokens=self._spec.longest_sample,
+            teacher=self._spec.algorithm.teacher,
             template_arguments=self._spec.data.template_arguments,
             template_time=now.isoformat() if now is not None else "",
         )
@@ -302,6 +304,7 @@ class Wiring:
             engines_per_gpu=rollout.engines_per_gpu,
             gpu_memory_utilization=rollout.gpu_memory_utilization,
             enforce_eager=rollout.enforce_eager,
+            quantization=rollout.quantization,
             seed=rollout.seed,
             trust_remote_code=self._spec.model.trust_remote_code,
             arguments=rollout.engine_arguments,

@@ -20,6 +20,9 @@ _ALGORITHM: Final = "algorithm."
 _CLIPS: Final = {"clip", "dual_clip", "decoupled_clip"}
 """Losses that differ in the bounds only."""
 
+_OWN: Final = {name for name, row in PRESETS.items() if row.positive_nll_coefficient or row.lambda_alpha}
+"""Presets with terms that neither verl nor TRL has: what the source says nothing about would be added to it."""
+
 
 def rendered(conversion: Conversion, source: str) -> str:
     """The RLJob as YAML. What has no field is listed in comments at the end."""
@@ -81,7 +84,7 @@ def _with_preset(fields: dict[str, Any], notes: Mapping[str, str]) -> dict[str, 
     asked = {name.removeprefix(_ALGORITHM): value for name, value in fields.items() if name.startswith(_ALGORITHM)}
     if not asked or "preset" in asked:
         return fields
-    candidates = {preset: _differing(preset, asked) for preset in PRESETS if preset not in OFFLINE}
+    candidates = {preset: _differing(preset, asked) for preset in PRESETS if preset not in {*OFFLINE, *_OWN}}
     preset = min(candidates, key=lambda name: _distance(name, candidates[name]))
     kept = {_ALGORITHM + name: value for name, value in asked.items() if name in candidates[preset]}
     kept |= {name: value for name, value in fields.items() if name.startswith(_ALGORITHM) and name in notes}

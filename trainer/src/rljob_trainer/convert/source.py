@@ -15,6 +15,9 @@ from rljob_trainer.errors import JobError
 Settings = dict[str, Any]
 GROUPS = "defaults"
 _EXPONENT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
+_FLAT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+"""A setting of TRL, whose names have no dots."""
+
 _REFERENCE = re.compile(r"\$\{(oc\.select:)?([\w.]+)(?:,(.*))?\}")
 
 
@@ -25,7 +28,7 @@ def read_settings(source: str, overrides: Sequence[str]) -> Settings:
     Raises JobError if it cannot be read.
     """
     path = Path(source)
-    if SETTING.fullmatch(source) and not path.is_file():
+    if (SETTING.fullmatch(source) or _FLAT.fullmatch(source)) and not path.is_file():
         return _referred(_with({}, [source, *overrides]))
     text = _text(path)
     if path.suffix in {".yaml", ".yml", ".json"}:

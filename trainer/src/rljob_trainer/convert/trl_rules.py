@@ -19,6 +19,8 @@ LOSSES: Final = {
 ADVANTAGES: Final = {"group": "grpo", "none": "dr_grpo", "True": "grpo", "False": "dr_grpo"}
 """TRL's scale_rewards."""
 
+_DELTA: Final = "only dual_clip bounds bad tokens, with equal ranges"
+
 LOGGERS: Final = ("tensorboard", "wandb", "mlflow", "trackio")
 
 
@@ -48,6 +50,7 @@ def loss(c: Conversion) -> None:
     else:
         c.put("algorithm.clipRatioLow", low)
         c.put("algorithm.clipRatioHigh", high)
+        c.leave("delta", _DELTA)
 
 
 def _clipped(c: Conversion, low: float, high: float, delta: float | None) -> None:
@@ -58,7 +61,7 @@ def _clipped(c: Conversion, low: float, high: float, delta: float | None) -> Non
         c.put("algorithm.clipRatioLow", low)
         c.put("algorithm.clipRatioHigh", high)
         if delta is not None:
-            c.leave("delta", "only dual_clip bounds bad tokens, with equal ranges")
+            c.leave("delta", _DELTA)
         return
     c.put("algorithm.loss", "clip" if delta is None else "dual_clip")
     c.put("algorithm.clipRatio", low)
@@ -82,7 +85,8 @@ def kl(c: Conversion) -> None:
         return
     c.put("algorithm.kl.placement", "loss")
     c.put("algorithm.kl.coefficient", beta)
-    c.put("algorithm.kl.estimator", "k3", "TRL weights it by the ratio to the old policy" if corrected else "")
+    note = "TRL's k3 is weighed by the ratio to the old policy, and then has the gradient of k2" if corrected else ""
+    c.put("algorithm.kl.estimator", "k2" if corrected else "k3", note)
     if c.get("sync_ref_model", default=False):
         c.put("algorithm.kl.refreshEvery", c.number("ref_model_sync_steps", 512), "in steps, not optimizer steps")
 

@@ -48,6 +48,9 @@ K3_BOUND: Final = 10.0
 """verl bounds k3 by it, in core_algos.kl_penalty."""
 
 
+_GPG: Final = "verl scales by the share of responses with a reward other than 0, here of groups that differ in reward"
+
+
 def advantage(c: Conversion) -> None:
     estimator = c.get("algorithm.adv_estimator", "gae")
     by_deviation = c.get("algorithm.norm_adv_by_std_in_grpo", default=True)
@@ -59,7 +62,9 @@ def advantage(c: Conversion) -> None:
     elif estimator in {"grpo", "grpo_vectorized"} and not by_deviation:
         c.put("algorithm.advantage", "dr_grpo")
     elif estimator in ADVANTAGES:
-        c.put("algorithm.advantage", ADVANTAGES[estimator])
+        c.put("algorithm.advantage", ADVANTAGES[estimator], _GPG if estimator == "gpg" else "")
+        if estimator == "grpo_passk" and not by_deviation:
+            c.leave("algorithm.norm_adv_by_std_in_grpo", "grpo_passk divides by the group's deviation")
         if estimator == "reinforce_plus_plus":
             c.put("algorithm.gamma", gamma)
     else:
@@ -77,7 +82,7 @@ def loss(c: Conversion) -> None:
         _vanilla(c, low, high, bound)
     elif mode in LOSSES:
         c.put("algorithm.loss", LOSSES[mode])
-        _settings_of(c, mode, low, high)
+        _settings_of(c, mode, low, high, bound)
     else:
         c.require("algorithm.loss", f"verl's loss {mode} is not one of RLJob's")
     _aggregation(c, mode)
@@ -95,11 +100,13 @@ def _vanilla(c: Conversion, low: float, high: float, bound: float) -> None:
     c.put("algorithm.clipRatioHigh", high)
 
 
-def _settings_of(c: Conversion, mode: str, low: float, high: float) -> None:
+def _settings_of(c: Conversion, mode: str, low: float, high: float, bound: float) -> None:
     policy = f"{ACTOR}.policy_loss"
     if mode in {"gspo", "geo_mean", "cispo", "clip_cov", "dppo_tv", "dppo_kl"}:
         c.put("algorithm.clipRatioLow", min(low, 1.0), "1 is no lower bound" if low > 1 else "")
         c.put("algorithm.clipRatioHigh", high)
+    if mode in {"dppo_tv", "dppo_kl"}:
+        c.put("algorithm.clipRatioC", bound)
     by_loss = {
         "sapo": {"tauPos": (f"{ACTOR}.tau_pos", 1.0), "tauNeg": (f"{ACTOR}.tau_neg", 1.05)},
         "clip_cov": {
@@ -126,10 +133,14 @@ def _aggregation(c: Conversion, mode: str) -> None:
     if mode in BY_SEQUENCE:
         c.put("algorithm.aggregation", "sequence_mean")
     elif asked in AGGREGATIONS:
-        note = "verl does not divide by the number of responses" if asked == "seq-mean-token-sum-norm" else ""
+        older = "verl before 0.8 does not divide by the number of responses"
+        note = older if asked == "seq-mean-token-sum-norm" else ""
         c.put("algorithm.aggregation", AGGREGATIONS[asked], note)
     else:
         c.leave(key, "choose one of token_mean, sequence_mean and dr_grpo in algorithm.aggregation")
+
+
+_TARGET: Final = "verl's is of a token, and this one of a whole response: multiply it by the responses' usual length"
 
 
 def kl(c: Conversion) -> None:
@@ -147,7 +158,7 @@ def kl(c: Conversion) -> None:
         _penalty(c, "reward", coefficient, "algorithm.kl_penalty", penalty)
         if controller["type"] == "adaptive":
             c.put("algorithm.kl.controller", "adaptive")
-            c.put("algorithm.kl.target", controller["target_kl"] or 0.1)
+            c.put("algorithm.kl.target", controller["target_kl"] or 0.1, _TARGET)
             c.put("algorithm.kl.horizon", controller["horizon"] or 10_000)
     else:
         c.put("algorithm.kl.placement", "none")
@@ -160,8 +171,11 @@ def _penalty(c: Conversion, placement: str, coefficient: float, key: str, kind: 
     if estimator is None:
         c.leave(key, "choose one of k1, k2 and k3 in algorithm.kl.estimator")
         return
-    straight = "verl's gradient is that of k2" if kind.endswith("+") and estimator != "k2" else ""
-    c.put("algorithm.kl.estimator", estimator, straight)
+    straight = placement == "loss" and kind.endswith("+") and estimator != "k2"
+    if straight:  # a loss acts only through its gradient
+        c.put("algorithm.kl.estimator", "k2", f"verl's {kind} has the gradient of k2")
+        return
+    c.put("algorithm.kl.estimator", estimator)
     if estimator == "k3":
         c.put("algorithm.kl.clip", K3_BOUND, "verl's bound of k3")
 
@@ -197,6 +211,10 @@ def correction(c: Conversion) -> None:
             c.put("algorithm.loss", "gpg", "verl's loss_type reinforce")
             for name in ("clipRatio", "clipRatioC", "clipRatioLow", "clipRatioHigh"):
                 c.fields.pop(f"algorithm.{name}", None)
+        elif (mode := c.get(f"{ACTOR}.policy_loss.loss_mode", "vanilla")) not in {"vanilla", "bypass_mode"}:
+            c.leave(
+                f"{ACTOR}.policy_loss.loss_mode", f"verl's bypass_mode takes vanilla in place of {mode}: choose one"
+            )
     if weighting and bypass and kind == "ppo_clip":
         c.leave(f"{prefix}.rollout_is", "with bypassMode, the ratio of ppo_clip corrects by itself")
     elif weighting:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rljob_trainer.convert.conversion import Conversion
-from rljob_trainer.convert.verl_objective import ACTOR, OBJECTIVE, ROLLOUT, correction
+from rljob_trainer.convert.verl_objective import ACTOR, AGGREGATIONS, OBJECTIVE, ROLLOUT, correction
 
 MODEL: Final = "actor_rollout_ref.model"
 
@@ -64,7 +64,7 @@ def _schedule(c: Conversion, optim: str, model: str) -> None:
     if steps > 0:
         c.put(f"{model}.lrWarmupSteps", steps)
     elif ratio > 0 and total:
-        c.put(f"{model}.lrWarmupSteps", round(ratio * total), f"{ratio} of {total} steps")
+        c.put(f"{model}.lrWarmupSteps", int(ratio * total), f"{ratio} of {total} steps")
     elif ratio > 0:
         why = f"set {model}.lrWarmupSteps; the number of steps depends on the data"
         c.leave(f"{optim}.lr_warmup_steps_ratio", why)
@@ -98,6 +98,12 @@ def engine(c: Conversion) -> None:
     }
     if arguments and name == "vllm":
         c.put("rollout.engineArguments", arguments)
+    if (quantization := c.get(f"{ROLLOUT}.quantization")) == "fp8":
+        c.put(
+            "rollout.quantization", quantization, "verl has a scale for each block of 128 x 128 weights; here each row"
+        )
+    elif quantization is not None:
+        c.leave(f"{ROLLOUT}.quantization", "engines take fp8 alone")
 
 
 def turns(c: Conversion) -> None:
@@ -205,10 +211,12 @@ def critic(c: Conversion) -> None:
     c.put("critic.learningRate", c.number("critic.optim.lr", 1e-5))
     c.put("critic.weightDecay", c.number("critic.optim.weight_decay", 0.01))
     _schedule(c, "critic.optim", "critic")
-    c.put("critic.warmupSteps", warmup)
+    c.put("critic.warmupSteps", max(0, warmup - 1), f"verl's policy learns from step {warmup} on" if warmup else "")
     c.put("critic.clipRange", c.number("critic.cliprange_value", 0.5))
     c.put("critic.gradClip", c.number("critic.grad_clip", 1.0))
     c.put("critic.epochs", c.number("critic.ppo_epochs"))
+    if (own := c.get("critic.loss_agg_mode")) and AGGREGATIONS.get(own) != c.fields.get("algorithm.aggregation"):
+        c.leave("critic.loss_agg_mode", "the critic's loss is averaged as the policy's is: algorithm.aggregation")
     mini = c.number("critic.ppo_mini_batch_size")
     if mini and mini < c.number("data.train_batch_size", 1024):
         c.put("critic.miniBatchSize", mini)

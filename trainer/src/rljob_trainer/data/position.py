@@ -34,7 +34,7 @@ class EpochOrder:
         self._epochs = epochs
         self._difficulties = difficulties
         self._rewards = np.full(rows, np.nan, np.float32) if measures else None
-        self._ordering = self._rewards  # as the epoch began
+        self._ordering = None if self._rewards is None else self._rewards.copy()  # as the epoch began
         self._epoch = 0
         self._position = 0
         self._order = self._order_of(0)

@@ -64,11 +64,15 @@ class PromptDataset:
 
     def item_of(self, task_id: str) -> Task:
         """The task of that id. Raises KeyError for a row that the files do not have."""
+        return self._task(self.index_of(task_id), task_id)
+
+    def index_of(self, task_id: str) -> int:
+        """Its place among the rows that fit. Raises KeyError as item_of."""
         number = int(task_id.split("/")[1])
         index = int(np.searchsorted(self._tokens.rows, number))
         if index == len(self) or self._tokens.rows[index] != number:
             raise KeyError(task_id)
-        return self._task(index, task_id)
+        return index
 
     def _task(self, index: int, task_id: str) -> Task:
         row = self._rows[int(self._tokens.rows[index])]

@@ -93,7 +93,7 @@ class TaskStream(DataStream[Task]):
 
     def measure(self, task_id: str, reward: float) -> None:
         """The mean reward of a task's group, by which later epochs are ordered if they are."""
-        self._order.measure(int(task_id.split("/")[1]), reward)
+        self._order.measure(self._tasks.index_of(task_id), reward)
 
     def issue_again(self, task_ids: Sequence[str]) -> None:
         """Hand these out before any row, with unchanged ids."""
@@ -113,6 +113,9 @@ class TaskDataset(Dataset[Task], Protocol):
 
     def item_of(self, task_id: str) -> Task:
         """The task of that id. Raises KeyError for a row that the files do not have."""
+
+    def index_of(self, task_id: str) -> int:
+        """Its row. Raises KeyError as item_of."""
 
 
 SupervisedStream = DataStream[SupervisedExample]

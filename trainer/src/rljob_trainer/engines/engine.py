@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from rljob_api.resolve import ResolvedLora
-from rljob_api.v1alpha1.rollout import Engine
+from rljob_api.v1alpha1.rollout import Engine, Quantization
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.types import FinishReason, Floats, Ids, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
@@ -55,6 +55,7 @@ class EngineSettings:
     tensor_parallel_size: GPUs that one engine spreads over (vllm).
     engines_per_gpu: engines that share a GPU, or the cores of a rank on a CPU.
     enforce_eager: no CUDA graphs, no compilation (vllm).
+    quantization: of the model's layers (vllm on cuda). Updates bring weights of `dtype` all the same.
     place: among the job's engines, from 0.
     seed: of an engine that does not sample by each request's seeds (vllm on cuda); different for each engine of a job,
         or engines would draw the same noise.
@@ -75,6 +76,7 @@ class EngineSettings:
     engines_per_gpu: int = 1
     gpu_memory_utilization: float = 0.5
     enforce_eager: bool = False
+    quantization: Quantization = "none"
     place: int = 0
     seed: int = 0
     trust_remote_code: bool = False

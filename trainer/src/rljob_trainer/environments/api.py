@@ -46,7 +46,8 @@ class Episode:
     """What a rollout may return, in place of its reward alone.
 
     reward: None without one; rewards.functions add to it.
-    turn_rewards: one for each turn of the policy, in the order of the turns; without `reward` their sum is the reward.
+    turn_rewards: one for each turn of the policy, in the order in which they began; without `reward` their sum is the
+        reward.
     metrics: numbers to log, as episode/NAME.
     """
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from rljob_trainer.environments.api import Episode, EpisodeOver, Policy, Task
 from rljob_trainer.environments.entry import Rollout, load_rollout
+from rljob_trainer.environments.loops import ended
 from rljob_trainer.environments.tools import ConnectionLost
 from rljob_trainer.environments.wire import pack_json, read_plain
 from rljob_trainer.rewards.code import describe
@@ -99,19 +100,19 @@ class _Plays:
             return await future
 
         try:
-            ended = pack_json("end", number, *_checked(await self._rollout(task, Policy(sample, ask))))
+            message = pack_json("end", number, *_checked(await ended(self._rollout(task, Policy(sample, ask)))))
         except asyncio.CancelledError:
             raise
         except EpisodeOver:
-            ended = pack_json("end", number, None, None, {})
+            message = pack_json("end", number, None, None, {})
         except ConnectionLost as error:
             print(f"ending this process: {error}", file=sys.stderr, flush=True)
             os._exit(_LOST)
         except BaseException as error:  # noqa: BLE001  every error of the user's code is reported
-            ended = pack_json("raised", number, f"raised {public(describe(error))}")
+            message = pack_json("raised", number, f"raised {public(describe(error))}")
         finally:
             self._playing.pop(number, None)
-        self._writer.write(ended)
+        self._writer.write(message)
 
 
 def _checked(returned: Any) -> tuple[float | None, list[float] | None, dict[str, float]]:

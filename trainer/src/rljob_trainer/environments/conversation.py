@@ -17,6 +17,7 @@ import numpy as np
 import structlog
 
 from rljob_trainer.data.chat import ChatFormat, Tools
+from rljob_trainer.data.rows import BadRow
 from rljob_trainer.environments.tool_calls import ParseCalls, parse_tool_calls
 from rljob_trainer.types import Ids, Message, Task
 
@@ -27,10 +28,14 @@ class Tokenized:
     """A chat template with its tokenizer, for all episodes of a job.
 
     ends: ids of tokens that end a turn. parse: finds the calls of tools in an answer.
+    rows: of the model's table of tokens, which may have more than the tokenizer has tokens.
     """
 
-    def __init__(self, chat: ChatFormat, ends: set[int], parse: ParseCalls = parse_tool_calls) -> None:
+    def __init__(
+        self, chat: ChatFormat, ends: set[int], parse: ParseCalls = parse_tool_calls, rows: int = 0
+    ) -> None:  # fmt: skip
         self.chat, self.ends, self.parse = chat, ends | {chat.end}, parse
+        self.rows = max(rows, len(chat.tokenizer))
         template = str(chat.tokenizer.chat_template)
         self.shows_calls = "tool_calls" in template
         self._shows_tools = "tools" in template
@@ -76,6 +81,7 @@ class Conversation:
         self._task, self._tokenized, self._chat = task, tokenized, tokenized.chat
         self._said: list[_Said] = []
         self._calls = 0
+        self._texts: dict[str, str] = {}  # of answers whose calls the template rejects, by the id of the first call
 
     def prompt(self, messages: Sequence[Message], tools: Tools) -> tuple[Ids, str]:
         """Tokens and text of the conversation up to where the policy answers.
@@ -83,7 +89,7 @@ class Conversation:
         Raises BadRow for a conversation that the template rejects.
         """
         self._tokenized.check_tools(tools)
-        text = self._chat.render(messages, tools)
+        text = self._chat.render(self._shown(messages), tools)
         if (said := self._continued(messages, tools)) is not None:
             added = self._added(said, tools, text)
             if added is not None:
@@ -102,6 +108,7 @@ class Conversation:
         """The message of an answer [R] to the prompt `token_ids` [P].
 
         stop: its content ends before the first of these strings. whole_calls: a broken call of a tool is text.
+        Raises BadRow for tools that the parser rejects.
         """
         text = before_stop(self._tokenized.decode(answer.tolist()), stop)
         content, calls = self._tokenized.parse(text, tools) if tools else (text, [])
@@ -111,7 +118,28 @@ class Conversation:
         if calls:
             message["tool_calls"] = [call.message(self._calls + index) for index, call in enumerate(calls)]
             self._calls += len(calls)
+            self._show_calls([*messages, message], tools, text)
         self._said.append(_Said([*messages, message], tools, prompt, np.concatenate([token_ids, answer])))
+        return message
+
+    def _show_calls(self, messages: Sequence[Message], tools: Tools, text: str) -> None:
+        """Have the template show the last message as `text` if it rejects its calls: the fault is the policy's.
+
+        Some take one call an answer, or no arguments but an object.
+        """
+        try:
+            self._chat.render_whole(self._shown(messages), tools)
+        except BadRow:
+            self._texts[messages[-1]["tool_calls"][0]["id"]] = text
+
+    def _shown(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages as the template gets them."""
+        return [self._as_text(message) if self._texts else message for message in messages]
+
+    def _as_text(self, message: Message) -> Message:
+        match message:
+            case {"tool_calls": [{"id": str(first)}, *_]} if first in self._texts:
+                return {"role": "assistant", "content": self._texts[first]}
         return message
 
     def _continued(self, messages: Sequence[Message], tools: Tools) -> _Said | None:
@@ -125,11 +153,12 @@ class Conversation:
 
     def _added(self, said: _Said, tools: Tools, text: str) -> list[int] | None:
         """Tokens of what follows the answer of `said`; None if the template rewrites what comes before."""
-        whole, prompt = self._chat.render_whole(said.messages, tools), said.prompt
+        shown, prompt = self._shown(said.messages), said.prompt
+        whole = self._chat.render_whole(shown, tools)
         end = self._tokenized.text([self._chat.end])
         ended = whole.rfind(end, len(prompt))
         before = whole[: ended + len(end)] if ended >= 0 else whole.rstrip()  # a template may end turns with a new line
-        content = str(said.messages[-1]["content"])
+        content = str(shown[-1]["content"])
         kept = whole.startswith(prompt) and _squeezed(content) in _squeezed(before[len(prompt) :])
         if not (kept and text.startswith(before)):
             return None

@@ -11,6 +11,7 @@ class Policy(Protocol):
     """The policy, as one episode sees it.
 
     sample: which attempt at the task this episode is. temperature: at which it samples. max_tokens: most of a turn.
+    trains: whether the episode is for the loss; what limits leave out of the loss counts in a validation.
     """
 
     @property
@@ -21,6 +22,9 @@ class Policy(Protocol):
 
     @property
     def max_tokens(self) -> int: ...
+
+    @property
+    def trains(self) -> bool: ...
 
     async def generate(
         self, token_ids: Ids, max_tokens: int | None = None, stop: tuple[str, ...] = ()

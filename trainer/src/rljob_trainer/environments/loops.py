@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,16 +64,35 @@ async def _observed(tools: dict[str, Tool], function: dict[str, Any]) -> tuple[s
         raise
     except ToolRefused as error:
         return f"Error: {error}", True
-    except Exception as error:  # noqa: BLE001  a tool may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a tool may raise anything
         return f"Error: {type(error).__name__}: {error}", True
 
 
 async def called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Its value; in a thread unless it is async."""
     if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    value = await asyncio.to_thread(function, *args, **kwargs)
-    return await value if inspect.isawaitable(value) else value
+        return await ended(function(*args, **kwargs))
+    value = await asyncio.to_thread(_without_stop, function, *args, **kwargs)
+    return await ended(value) if inspect.isawaitable(value) else value
+
+
+async def ended(code: Awaitable[Any]) -> Any:
+    """Its value. That the code cancelled itself is an error of it: who waits for its end would never hear of it."""
+    try:
+        return await code
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # the pool ends the episode
+            raise
+        raise RuntimeError("raised CancelledError").with_traceback(error.__traceback__) from error
+
+
+def _without_stop(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """A future takes no StopIteration: who waits for it would never hear of it."""
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError("raised StopIteration").with_traceback(error.__traceback__) from error
 
 
 def _text(value: Any, method: str) -> str | None:

@@ -79,7 +79,7 @@ def _tool(client: Any, described: Any) -> Tool:
         try:
             result = await client.call_tool(name, arguments)
         except MCPError as error:
-            if error.code == _CLOSED:
+            if error.code == _CLOSED and not await _answers(client):
                 raise ConnectionLost(f"the MCP server of tool {name} is lost") from error
             raise ToolRefused(error.message) from error
         text = "\n".join(part.text for part in result.content if part.type == "text")
@@ -92,7 +92,17 @@ def _tool(client: Any, described: Any) -> Tool:
 
 
 _CLOSED = -32000
-"""JSON-RPC's code of a connection that closed, in the library."""
+"""The library's code of a connection that closed. Servers have it for errors of their own, too."""
+
+
+async def _answers(client: Any) -> bool:
+    from mcp import MCPError
+
+    try:
+        await client.send_ping()
+    except MCPError as error:
+        return bool(error.code != _CLOSED)
+    return True
 
 
 def _first(error: BaseException) -> BaseException:

@@ -12,7 +12,7 @@ that hangs costs its process once its other episodes have ended.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,17 @@ from rljob_trainer.environments.environment import Policy
 from rljob_trainer.environments.process import EnvironmentProcess, ProcessSettings
 from rljob_trainer.environments.replies import ToCode, ToRequest, answer
 from rljob_trainer.environments.session import Limits, Refused, Session
-from rljob_trainer.errors import EnvironmentFailed
+from rljob_trainer.errors import EnvironmentFailed, InfrastructureError
+from rljob_trainer.paths import locate
 from rljob_trainer.types import Episode, EpisodeStatus, Task
 
 log = structlog.get_logger()
 
 _TRIES, _LOSSES = 2, 3
 """Tries of an episode that fails, and of one whose process is lost, perhaps from outside."""
+
+_LOAD_AGAIN_SECONDS = (1.0, 4.0, 16.0)
+"""Waits for what the code needs and has lost, such as an MCP server that restarts."""
 
 
 class _Failed(Exception):
@@ -69,11 +73,13 @@ class EnvironmentPool:
             "builtin_tools": [builtin_settings(tool) for tool in spec.builtin_tools],
             "mcp_servers": [server.model_dump() for server in spec.mcp_servers],
         }
-        self._settings = ProcessSettings(setup, spec.python, tuple(spec.env), log)
+        found = str(locate(spec.python, base_dir)) if spec.python and "/" in spec.python else spec.python
+        self._settings = ProcessSettings(setup, found, tuple(spec.env), log)
         self._processes: list[EnvironmentProcess] = []  # that may get episodes
         self._living: set[EnvironmentProcess] = set()
         self._starting = asyncio.Lock()
         self._private = asyncio.Semaphore(spec.processes)
+        self._loaded = False  # in some process
         self._endpoint = Endpoint()
         self._count = 0
 
@@ -197,6 +203,21 @@ class EnvironmentPool:
             return process
 
     async def _new(self) -> EnvironmentProcess:
+        """Another process. Raises InfrastructureError if code that was loaded before cannot be loaded again."""
+        for seconds in _LOAD_AGAIN_SECONDS if self._loaded else ():
+            with suppress(EnvironmentFailed):
+                return await self._started()
+            await asyncio.sleep(seconds)
+        try:
+            process = await self._started()
+        except EnvironmentFailed as error:
+            if self._loaded:
+                raise InfrastructureError(f"an environment process cannot be replaced: {error.message}") from error
+            raise
+        self._loaded = True
+        return process
+
+    async def _started(self) -> EnvironmentProcess:
         self._living = {process for process in self._living if process.alive}
         process = EnvironmentProcess(self._settings)
         self._living.add(process)

@@ -1,5 +1,7 @@
 """Turns of an episode become trajectories: a turn continues a context, or begins another one.
 
+Turns count in the order in which they were begun: which of two that overlap ends first is chance.
+
     generate([5 9 2])         -> [7 1]      a context  5 9 2 | 7 1
     generate([5 9 2 7 1 4])   -> [8 1]      continued  5 9 2 | 7 1 | 4 | 8 1
     generate([5 9 4])         -> [6 1]      the history was rewritten: another context  5 9 4 | 6 1
@@ -40,15 +42,47 @@ class Recorder:
 
     def __init__(self) -> None:
         self._contexts: list[_Context] = []
-        self.turns = 0
+        self._begun = self._placed = 0
+        self._open: set[int] = set()
+        self._waiting: dict[int, tuple[Ids, Completion, float]] = {}  # for turns that were begun before
+
+    @property
+    def begun(self) -> int:
+        """Turns that were taken or are on their way."""
+        return self.turns + len(self._open)
+
+    @property
+    def turns(self) -> int:
+        """Turns that were taken."""
+        return self._placed + len(self._waiting)
 
     @property
     def splits(self) -> int:
-        """How often a turn did not continue a context."""
+        """How often a turn of the trajectories did not continue a context."""
         return max(0, len(self._contexts) - 1)
 
-    def add(self, prompt: Ids, completion: Completion, temperature: float) -> None:
+    def begin(self) -> int:
+        """A turn begins. Returns its number, for `add` or `give_up`."""
+        self._begun += 1
+        self._open.add(self._begun)
+        return self._begun
+
+    def give_up(self, number: int) -> None:
+        """A turn that was begun is not taken."""
+        self._open.discard(number)
+        self._place(before=min(self._open, default=self._begun + 1))
+
+    def add(self, number: int, prompt: Ids, completion: Completion, temperature: float) -> None:
         """One turn: `completion` of `prompt` [P]."""
+        self._waiting[number] = prompt, completion, temperature
+        self.give_up(number)
+
+    def _place(self, before: int) -> None:
+        """Put the turns with smaller numbers into their contexts."""
+        for number in sorted(each for each in self._waiting if each < before):
+            self._append(*self._waiting.pop(number))
+
+    def _append(self, prompt: Ids, completion: Completion, temperature: float) -> None:
         context = self._continued(prompt)
         if context is None:
             context = _Context(prompt)
@@ -59,11 +93,18 @@ class Recorder:
         context.log_probs.append(completion.log_probs)
         context.versions.append(completion.versions)
         context.turns.append(Turn(start, len(context.token_ids), temperature, completion.finish_reason))
-        context.numbers.append(self.turns)
-        self.turns += 1
+        context.numbers.append(self._placed)
+        self._placed += 1
 
     def trajectories(self) -> tuple[Trajectory, ...]:
+        """Those of the turns so far; a turn that ends later counts as a later one."""
+        self._place(before=self._begun + 1)
         return tuple(context.trajectory() for context in self._contexts)
+
+    def order(self) -> tuple[int, ...]:
+        """Episode.order of the turns of the trajectories."""
+        numbers = tuple(number for context in self._contexts for number in context.numbers)
+        return () if list(numbers) == sorted(numbers) else numbers
 
     def in_order(self, of_turns: list[float]) -> Floats:
         """[turns of all trajectories], from one number for each turn in the order in which they were taken.

@@ -1,12 +1,13 @@
 """One try of one episode: answers what its environment asks for, within limits, and records each turn."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rljob_trainer.data.rows import BadRow
+from rljob_trainer.data.rows import BadRow, is_text
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.environments.conversation import Conversation, Tokenized, before_stop
 from rljob_trainer.environments.environment import Policy
@@ -69,7 +70,6 @@ class Session:
         self.task, self._policy, self._tokenized, self._limits = task, policy, tokenized, limits
         self._conversation, self._recorder = Conversation(task, tokenized), Recorder()
         self._texts = Texts(tokenized)
-        self._begun = 0
         self._cut = self._overflowed = False
         policy.restart()
 
@@ -87,7 +87,7 @@ class Session:
                 return (await self.chat(messages, tools or None)).message
             case "generate", list(token_ids) if token_ids and all(isinstance(each, int) for each in token_ids):
                 return await self._generate(token_ids)
-            case "encode", str(text):
+            case "encode", str(text) if is_text(text):
                 return self._tokenized.chat.encode([text])[0]
         raise Refused(f"the policy cannot {method} {argument!r:.80}")
 
@@ -113,8 +113,11 @@ class Session:
             float("nan") if reward is None else reward,
             turn_rewards=None if turn_rewards is None else self._recorder.in_order(list(turn_rewards)),
             counts={"turns": float(self._recorder.turns), "splits": float(self._recorder.splits), **metrics},
+            order=self._recorder.order(),
         )
         limits = self._limits
+        if not self._policy.trains:
+            return episode
         if self._overflowed:
             return _filtered(episode, limits.on_overflow, f"did not fit environment.maxEpisodeTokens ({limits.tokens})")
         return _filtered(episode, limits.on_truncated, "ended at a limit of turns or tokens") if cut else episode
@@ -127,17 +130,17 @@ class Session:
             raise Refused("messages are a list of {role, content}, at least one")
         try:
             token_ids, prompt = self._conversation.prompt(messages, tools)
+            completion = await self._turn(token_ids, limits)
+            message = self._conversation.answered(
+                messages, tools, prompt, token_ids, completion.token_ids, stop=limits.stop, whole_calls=whole_calls
+            )
         except BadRow as error:
             raise Refused(str(error)) from error
-        completion = await self._turn(token_ids, limits)
-        message = self._conversation.answered(
-            messages, tools, prompt, token_ids, completion.token_ids, stop=limits.stop, whole_calls=whole_calls
-        )
         return Chatted(message, len(token_ids), completion)
 
     async def complete(self, prompt: str | Sequence[int], limits: TurnLimits = TurnLimits()) -> Completed:
         """The policy's continuation of a text or of tokens. Raises as call."""
-        token_ids = self._texts.prompt(prompt) if isinstance(prompt, str) else np.array(prompt, np.int32)
+        token_ids = self._texts.prompt(prompt) if isinstance(prompt, str) else self._given(prompt)
         if not len(token_ids):
             raise Refused("the prompt is empty")
         completion = await self._turn(token_ids, limits)
@@ -147,15 +150,22 @@ class Session:
         return Completed(text, len(token_ids), completion)
 
     async def _generate(self, token_ids: Sequence[int]) -> list[Any]:
-        completion = await self._turn(np.array(token_ids, np.int32))
+        completion = await self._turn(self._given(token_ids))
         ids = completion.token_ids.tolist()
         return [ids, self._tokenized.decode(ids), completion.finish_reason]
+
+    def _given(self, token_ids: Sequence[int]) -> Ids:
+        """A prompt of the environment's own tokens. An engine could not tell it from a fault of the engine."""
+        if wrong := [token for token in token_ids if not 0 <= token < self._tokenized.rows]:
+            raise Refused(f"the model has the tokens 0 to {self._tokenized.rows - 1}, and no token {wrong[0]}")
+        return np.array(token_ids, np.int32)
 
     async def _turn(self, token_ids: Ids, limits: TurnLimits = TurnLimits()) -> Completion:
         """Sample a turn and record it. Raises Over at a limit."""
         room = self._limits.tokens - len(token_ids)
-        most = min(self._policy.max_tokens, limits.max_tokens or self._policy.max_tokens)
-        if self._begun == self._limits.turns:
+        asked = limits.max_tokens or self._policy.max_tokens
+        most = min(self._policy.max_tokens, asked)
+        if self._recorder.begun == self._limits.turns:
             self._cut = True
             raise Over(f"environment.maxTurns is {self._limits.turns}")
         if room < 1:
@@ -163,11 +173,18 @@ class Session:
             raise Over(
                 f"the context has {len(token_ids)} tokens, and environment.maxEpisodeTokens {self._limits.tokens}"
             )
-        self._begun += 1
-        completion = await self._policy.generate(token_ids, min(most, room), limits.stop)
+        number = self._recorder.begin()
+        try:
+            completion = await self._policy.generate(token_ids, min(most, room), limits.stop)
+        except asyncio.CancelledError:  # who asked for it gave up
+            self._recorder.give_up(number)
+            raise
         if room < most and completion.finish_reason == "length":
             self._cut = self._overflowed = True
-        self._recorder.add(token_ids, completion, self._policy.temperature)
+        # Where the agent wanted it to end, it is not cut off.
+        as_asked = completion.finish_reason == "length" and asked < min(self._policy.max_tokens, room)
+        kept = replace(completion, finish_reason="stop") if as_asked else completion
+        self._recorder.add(number, token_ids, kept, self._policy.temperature)
         return completion
 
 

@@ -23,11 +23,12 @@ def load_tokenized(
     Raises DataError as ChatFormat, and EnvironmentFailed for a parser that cannot be used.
     """
     import_transformers()
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     ends = end_ids(folder) | set(as_ids(tokenizer.eos_token_id))
-    return Tokenized(ChatFormat(tokenizer, arguments, now=now), ends, parser(tool_parser, tokenizer))
+    rows = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code).get_text_config().vocab_size
+    return Tokenized(ChatFormat(tokenizer, arguments, now=now), ends, parser(tool_parser, tokenizer), rows)
 
 
 def parser(name: str | None, tokenizer: "PreTrainedTokenizerBase") -> ParseCalls:

@@ -15,9 +15,12 @@ class ToolCall(NamedTuple):
     arguments: Any
 
     def message(self, number: int) -> dict[str, Any]:
-        """As a message's tool_calls have it. number: among the calls of the episode."""
+        """As a message's tool_calls have it. number: among the calls of the episode.
+
+        Templates of Mistral take no id but of nine letters and digits.
+        """
         function = {"name": self.name, "arguments": self.arguments}
-        return {"id": f"call_{number}", "type": "function", "function": function}
+        return {"id": f"call{number:05}", "type": "function", "function": function}
 
 
 ParseCalls = Callable[[str, Sequence[Mapping[str, Any]] | None], tuple[str, list[ToolCall]]]

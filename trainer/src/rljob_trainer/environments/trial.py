@@ -86,7 +86,8 @@ def play(trial: Trial, name: str, temperature: float) -> tuple[Episode, Decode]:
         tokenizer.chat_template = trial.chat_template
     ends = {*as_ids(tokenizer.eos_token_id), *as_ids(model.generation_config.eos_token_id)}
     parse = parser(trial.environment.tool_parser, tokenizer)
-    tokenized = Tokenized(ChatFormat(tokenizer, trial.arguments), ends, parse)
+    rows = model.config.get_text_config().vocab_size
+    tokenized = Tokenized(ChatFormat(tokenizer, trial.arguments), ends, parse, rows)
     policy = _LocalPolicy(model, tokenized, trial.turn_tokens, temperature)
     tokens = min(trial.tokens, getattr(model.config, "max_position_embeddings", None) or trial.tokens)
     return asyncio.run(_played(trial, _task(trial, tokenizer, tokenized), policy, tokenized, tokens)), tokenized.text
@@ -126,6 +127,7 @@ class _LocalPolicy:
     temperature: float
     sample: int = 0
     turn: int = 0
+    trains: bool = True
 
     async def generate(
         self, token_ids: Ids, max_tokens: int | None = None, stop: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from rljob_trainer.data.chat import Tools
+from rljob_trainer.data.rows import BadRow
 from rljob_trainer.environments.tool_calls import ParseCalls, ToolCall
 from rljob_trainer.errors import EnvironmentFailed, first_line
 
@@ -40,7 +41,10 @@ def vllm_parser(name: str, tokenizer: "PreTrainedTokenizerBase") -> ParseCalls:
     parser = ToolParserManager.get_tool_parser(name)
 
     def parse(text: str, tools: Tools) -> tuple[str, list[ToolCall]]:
-        request = ChatCompletionRequest(model="policy", messages=[], tools=list(tools) if tools else None)
+        try:
+            request = ChatCompletionRequest(model="policy", messages=[], tools=list(tools) if tools else None)
+        except ValueError as error:
+            raise BadRow(f"the tools are not as vLLM takes them: {first_line(error)}") from error
         found = parser(tokenizer, request.tools).extract_tool_calls(text, request)  # a new one: it keeps state
         calls = [ToolCall(call.function.name, _arguments(call.function.arguments)) for call in found.tool_calls]
         return (found.content or "") if calls else text, calls

@@ -29,6 +29,8 @@ _ROLLOUT_SPEED = {
     "weight_sync",
 }
 _ACTOR_SPEED = {"tokens_per_micro_batch", "recompute", "compile", "fsdp"}
+_TEACHER_SPEED = {"timeout", "lost_after", "concurrency"}
+_ALGORITHM_SPEED: Any = {"teacher": {"server": _TEACHER_SPEED}}
 _MODEL_SPEED = {"timeout", "lost_after", "replicas", "gpus_per_replica", "cpu", "memory", "template"}
 _ENVIRONMENT_SPEED = {"processes", "python", "timeout", "deadline"}
 _REWARDS_SPEED: Any = {"processes": True, "models": {"__all__": _MODEL_SPEED}}
@@ -69,7 +71,8 @@ def update_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
     decay_steps = None if spec.actor.lr_schedule == "constant" else _length(spec)
     sft = spec.sft.model_dump(mode="json") if spec.sft else None
     spikes = spec.training.on_bad_gradient.spike_factor
-    settings = _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft, spikes, _critic(spec))
+    algorithm = spec.algorithm.model_dump(mode="json", exclude=_ALGORITHM_SPEED)
+    settings = _json(_dump(spec.model), algorithm, actor, decay_steps, sft, spikes, _critic(spec))
     own = [each for each in (spec.algorithm.advantage_from, spec.algorithm.loss_from) if each is not None]
     return content_hash(
         "update", settings, *(_source(each.path, each.module, base_dir) for each in own), _teacher(spec, base_dir)
@@ -79,7 +82,7 @@ def update_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
 def _teacher(spec: ResolvedSpec, base_dir: Path) -> str:
     """Of the files of a teacher that is a folder. A missing one is for the loader to name."""
     teacher = spec.algorithm.teacher
-    folder = locate(teacher.path, base_dir) if teacher is not None else None
+    folder = locate(teacher.path, base_dir) if teacher is not None and teacher.path is not None else None
     if folder is None or not (folder / "config.json").is_file():
         return ""
     with blamed("spec.algorithm.teacher.path"):
@@ -107,7 +110,15 @@ def rollout_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
     rewards = spec.rewards.model_dump(mode="json", exclude=_REWARDS_SPEED)
     sources = [_source(function.path, function.module, base_dir) for function in spec.rewards.functions]
     settings = _json(_dump(spec.model), spec.data.max_response_tokens, rollout, rewards)
-    return content_hash("rollout", settings, *sources, *_environment(spec, base_dir))
+    return content_hash("rollout", settings, *sources, *_environment(spec, base_dir), *_taught(spec))
+
+
+def _taught(spec: ResolvedSpec) -> list[str]:
+    """What decides the answers of a teacher's server, which are part of what was rolled out."""
+    teacher = spec.algorithm.teacher
+    if teacher is None or teacher.server is None:
+        return []
+    return [_json(teacher.server.model_dump(mode="json", exclude=_TEACHER_SPEED), teacher.top_k)]
 
 
 def _environment(spec: ResolvedSpec, base_dir: Path) -> list[str | bytes]:
@@ -116,10 +127,11 @@ def _environment(spec: ResolvedSpec, base_dir: Path) -> list[str | bytes]:
     if environment is None:
         return []
     settings = environment.model_dump(mode="json", exclude=_ENVIRONMENT_SPEED)
+    programs = [*environment.command, *(part for server in environment.mcp_servers for part in server.command)]
     return [
         _json(settings, spec.longest_sample, spec.data.template_arguments),
         _source(environment.path, environment.module, base_dir),
-        *(_source(part, None, base_dir) for part in environment.command if not Path(part).is_absolute()),
+        *(_source(part, None, base_dir) for part in programs if not Path(part).is_absolute()),
         *(_source(tool.corpus, None, base_dir) for tool in environment.builtin_tools),
     ]
 

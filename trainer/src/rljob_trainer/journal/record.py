@@ -3,7 +3,9 @@
     4 bytes   length of the header, little-endian
     header    JSON; "kind" is made or used
     arrays    of Made, for each trajectory: token ids behind the prompt (int32), in_loss (uint8), and for its sampled
-              tokens log-probabilities (float32) and versions (int32); then the rewards of turns (float32)
+              tokens log-probabilities (float32) and versions (int32), and a teacher's log-probabilities (float32) of
+              its tokens in the loss, or of its likeliest tokens, whose ids follow (int32); then the rewards of turns
+              (float32)
 
 The prompt is not in a record: the data gives it again, and a hash of its token ids tells whether it is the same.
 """
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_trainer.journal.fingerprint import content_hash
-from rljob_trainer.types import NOT_SAMPLED, Episode, Ids, Task, Trajectory, Turn
+from rljob_trainer.types import NOT_SAMPLED, Episode, Ids, Task, Taught, Trajectory, Turn
 
 _LENGTH = struct.Struct("<I")
 
@@ -93,10 +95,17 @@ def encode_made(made: Made, task: Task) -> bytes:
         "counts": dict(episode.counts),
         "reason": episode.reason,
         "tokenRewards": episode.token_rewards,
+        "order": episode.order,
         "turnRewards": None if episode.turn_rewards is None else len(episode.turn_rewards),
         "error": made.error,
         "trajectories": [
-            {"prefix": prefix, "tokens": len(part.token_ids), "turns": part.turns, "media": part.media}
+            {
+                "prefix": prefix,
+                "tokens": len(part.token_ids),
+                "turns": part.turns,
+                "media": part.media,
+                "taught": None if part.taught is None else part.taught.log_probs.shape[1:],
+            }
             for part, prefix in zip(episode.trajectories, prefixes, strict=True)
         ],
     }
@@ -108,10 +117,19 @@ def encode_made(made: Made, task: Task) -> bytes:
             part.in_loss.astype("u1").tobytes(),
             part.log_probs[sampled].astype("<f4").tobytes(),
             part.versions[sampled].astype("<i4").tobytes(),
+            *taught_bytes(part.taught),
         ]
     if episode.turn_rewards is not None:
         arrays.append(episode.turn_rewards.astype("<f4").tobytes())
     return _joined(header, arrays)
+
+
+def taught_bytes(taught: Taught | None) -> list[bytes]:
+    """Its arrays."""
+    if taught is None:
+        return []
+    ids = [] if taught.ids is None else [taught.ids.astype("<i4").tobytes()]
+    return [taught.log_probs.astype("<f4").tobytes(), *ids]
 
 
 def encode_used(used: Used) -> bytes:
@@ -146,6 +164,7 @@ def decode_made(record: bytes, task: Task) -> Made:
         counts=header["counts"],
         reason=header["reason"],
         token_rewards=tuple((index, value) for index, value in header["tokenRewards"]),
+        order=tuple(header.get("order", ())),  # records of older trainers have none
     )
     return Made(key, policies, episode, header["error"])
 
@@ -177,7 +196,17 @@ def _trajectory(header: Mapping[str, Any], arrays: "_Arrays", prompt: Ids) -> Tr
     log_probs, versions = np.zeros(T, np.float32), np.full(T, NOT_SAMPLED, np.int32)
     count = int(sampled.sum())
     log_probs[sampled], versions[sampled] = arrays.take(count, "<f4"), arrays.take(count, "<i4")
-    return Trajectory(ids, in_loss, log_probs, versions, turns, tuple(header["media"]))
+    shape = header.get("taught")  # a record of an older version has none
+    taught = None if shape is None else _taught(int(in_loss.sum()), shape, arrays)
+    return Trajectory(ids, in_loss, log_probs, versions, turns, tuple(header["media"]), taught)
+
+
+def _taught(tokens: int, shape: Sequence[int], arrays: "_Arrays") -> Taught:
+    """shape: () of the tokens themselves, (K,) of the K likeliest."""
+    if not shape:
+        return Taught(arrays.take(tokens, "<f4"))
+    log_probs, ids = (arrays.take(tokens * shape[0], dtype).reshape(tokens, -1) for dtype in ("<f4", "<i4"))
+    return Taught(log_probs, ids)
 
 
 class _Arrays:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rljob_trainer.journal.fingerprint import content_hash
-from rljob_trainer.journal.record import prompt_hash
+from rljob_trainer.journal.record import prompt_hash, taught_bytes
 from rljob_trainer.types import (
     NOT_SAMPLED,
     Episode,
@@ -52,6 +52,7 @@ def _turns(episodes: Sequence[Episode]) -> TurnSummary | None:
     owners: list[int] = []
     tokens: list[int] = []
     states: list[int] = []
+    order: list[int] = []
     rewards: list[Floats] = []
     for owner, episode in enumerate(episodes):
         for part in episode.trajectories:
@@ -60,9 +61,10 @@ def _turns(episodes: Sequence[Episode]) -> TurnSummary | None:
                 tokens.append(int(part.in_loss[turn.start : turn.end].sum()))
                 states.append(_state(part.token_ids[before : turn.start]))
                 before = turn.end
+        order += episode.order or range(len(tokens) - len(owners))
         owners += [owner] * (len(tokens) - len(owners))
         rewards.append(_turn_rewards(episode))
-    return TurnSummary(tuple(owners), tuple(tokens), np.concatenate(rewards), tuple(states))
+    return TurnSummary(tuple(owners), tuple(tokens), np.concatenate(rewards), tuple(states), tuple(order))
 
 
 def _turn_rewards(episode: Episode) -> Floats:
@@ -87,6 +89,8 @@ def group_digest(group: Group) -> str:
             parts.append(episode.turn_rewards.astype("<f4").tobytes())
         if episode.token_rewards:
             parts.append(repr(episode.token_rewards))
+        if episode.order:
+            parts.append(f"order {episode.order}")
         for trajectory in episode.trajectories:
             parts += _parts(trajectory)
     if group.baseline is not None:
@@ -101,4 +105,9 @@ def _parts(trajectory: Trajectory) -> list[str | bytes]:
         trajectory.log_probs.astype("<f4"),
         trajectory.versions.astype("<i4"),
     ]
-    return [*(array.tobytes() for array in arrays), repr(tuple(map(tuple, trajectory.turns))), *trajectory.media]
+    return [
+        *(array.tobytes() for array in arrays),
+        repr(tuple(map(tuple, trajectory.turns))),
+        *trajectory.media,
+        *taught_bytes(trajectory.taught),
+    ]

@@ -21,6 +21,7 @@ from rljob_trainer.own.check import check_own_functions
 from rljob_trainer.rank.model_source import critic_model, local_critic, local_model, local_teacher, teacher_model
 from rljob_trainer.rank.supported import (
     check_critic,
+    check_quantization,
     check_supported,
     check_teacher,
     check_token_ids,
@@ -39,6 +40,7 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
         ENGINES[spec.rollout.engine].preflight()
     for error in argument_errors(spec.rollout.engine, spec.rollout.engine_arguments, supervised=spec.supervised_only):
         raise error
+    check_quantization(spec, "cuda" if spec.cluster.gpus_per_node else "cpu")
     _check_model(spec, base_dir)
     with_adapter(spec, base_dir)
     check_own_functions(spec, base_dir)

@@ -24,7 +24,7 @@ from rljob_trainer.loop.stages import data_exhausted, known_length
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.state import next_attempt, read_object
 from rljob_trainer.rank.model_source import local_folder
-from rljob_trainer.rewards.models.key import read_key
+from rljob_trainer.rewards.models.key import read_key, read_teacher_key
 from rljob_trainer.volume import Volume, write_json
 
 NOT_APPLIED = (
@@ -94,6 +94,9 @@ def prepare(
     environment = environment_of(spec.env, "spec.env")
     for index, model in enumerate(spec.rewards.models):
         read_key(model, f"spec.rewards.models[{index}]", os.environ | environment)
+    teacher = spec.algorithm.teacher
+    if teacher is not None and teacher.server is not None:
+        read_teacher_key(teacher.server, os.environ | environment)
     preflight.check(resolved, base_dir)
     return LocalRun(
         name=job.metadata.name,

@@ -206,6 +206,7 @@ def turns_of(groups: Sequence[GroupSummary]) -> Turns | None:
         np.array([tokens for part in parts for tokens in part.tokens], np.int64),
         np.concatenate([part.rewards for part in parts]),
         np.array([state for part in parts for state in part.states], np.int64),
+        np.array([each for part in parts for each in part.order], np.int64),
     )
 
 
@@ -213,7 +214,7 @@ def _single(group: GroupSummary) -> TurnSummary:
     """Of a group whose episodes are one turn, which has no summary of turns."""
     every = range(len(group.rewards))
     tokens = np.bincount(group.owners, weights=group.loss_tokens, minlength=len(every)).astype(int)
-    return TurnSummary(tuple(every), tuple(tokens.tolist()), group.rewards, (0,) * len(every))
+    return TurnSummary(tuple(every), tuple(tokens.tolist()), group.rewards, *[(0,) * len(every)] * 2)
 
 
 _BY_TOKEN: tuple[Advantage, ...] = ("reinforce_plus_plus", "gae", "custom")

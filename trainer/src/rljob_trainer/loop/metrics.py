@@ -170,6 +170,13 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: b
     return _finite(metrics) if parts[0].sums.skipped else metrics
 
 
+def divergence_metrics(parts: Sequence[Updated]) -> Metrics:
+    """From a teacher of which the likeliest tokens are compared; nothing if the policy did not learn."""
+    if not parts[0].sums.minibatches:
+        return {}
+    return _finite({names.REVERSE_KL: sum(part.sums.reverse_kl for part in parts) / _tokens(parts)})
+
+
 def critic_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
     """parts: of every rank; nothing without a critic."""
     sums = [part.critic for part in parts if part.critic is not None]

@@ -27,6 +27,7 @@ from rljob_trainer.loop.metrics import (
     Metrics,
     all_rewards,
     critic_metrics,
+    divergence_metrics,
     recovery_metrics,
     sync_metrics,
     update_metrics,
@@ -98,6 +99,8 @@ class ReinforcedSteps:
             self.state.critic_gradients.check(step, critic.skipped, kept=not taken_over)
         in_loss = self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference
         metrics = held.training_state.metrics | update_metrics(held.updated, rate, in_loss) | self._sync()
+        if self.spec.teacher_top_k:
+            metrics |= divergence_metrics(held.updated)
         if self.spec.critic is not None:
             metrics |= critic_metrics(held.updated, critic_learning_rate_of(self.spec, step))
         metrics |= self._validate_if_due(step)
@@ -207,6 +210,7 @@ class ReinforcedSteps:
         self, groups: list[GroupRef], used: Used, rate: float, before: dict[str, object], metrics: Metrics
     ) -> RankStates:
         batch = batch_of_groups(summaries(groups), self.spec)
+        metrics = metrics | self.state.kl.metrics()
         with self.reporting.phase("advantage"):
             recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
@@ -244,6 +248,8 @@ class ReinforcedSteps:
         teacher = self.spec.algorithm.teacher
         if teacher is None:
             return None, {}
+        if self.spec.teacher_top_k:  # the loss compares them
+            return np.zeros(batch.loss_tokens.sum(), np.float32), {}
         reverse_kl = gather(batch, [part.reverse_kl or [] for part in prepared.result()])
         return (-teacher.coefficient * reverse_kl).astype(np.float32), {names.REVERSE_KL: float(reverse_kl.mean())}
 

@@ -81,8 +81,11 @@ class Selection:
         return to_try_again([*self.kept, *self.flat, *self.outside], self.settings)
 
     def trained(self) -> list[GroupRef]:
-        """What the step trains on: what teaches nothing, if there is nothing else. Raises RewardError without any."""
-        trained = self.kept or self.flat + self.outside
+        """What the step trains on: at most as many groups as it wants, also such that are left out if others teach.
+
+        Raises RewardError without any.
+        """
+        trained = self.kept or (self.outside + self.flat)[: self.wanted]
         if not trained:
             last = list(self.failed.values())[-1]
             message = f"every group of step {self.step} was left out; the last: {last}"
@@ -91,8 +94,9 @@ class Selection:
 
     def dropped(self) -> dict[str, str]:
         """Why the step does not use a task's group."""
-        left = self.flat + self.outside if self.kept else []
-        why = {group.summary.task_id: "uninformative" for group in left}
+        used = {group.summary.task_id for group in self.trained()}
+        why = {group.summary.task_id: "uninformative" for group in self.flat + self.outside}
+        why = {task_id: reason for task_id, reason in why.items() if task_id not in used}
         return self.failed | why | {group.summary.task_id: "oversampled" for group in self.extra}
 
     def metrics(self) -> Metrics:

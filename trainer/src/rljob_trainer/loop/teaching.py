@@ -17,7 +17,8 @@ def flat_groups(groups: Sequence[GroupSummary], algorithm: ResolvedAlgorithm) ->
 
     By default the rewards of a group's episodes are compared, and the greedy answer's; with per_step the returns of
     turns; with gigpo both. With gamma 0.5 the rewards 1 in one turn and 0 1 in two are equal, and the returns of the
-    first turns, 1 and 0.5, are not. An episode that is alone teaches unless the advantage compares episodes.
+    first turns, 1 and 0.5, are not. Unless the advantage compares episodes, one that is alone teaches, and so does a
+    group with rewards inside responses.
     """
     if algorithm.advantage == "distillation":  # it reads no rewards
         return set()
@@ -25,7 +26,7 @@ def flat_groups(groups: Sequence[GroupSummary], algorithm: ResolvedAlgorithm) ->
     owners = np.repeat(np.arange(len(groups)), [len(each) for each in outcomes])
     flat = set(uninformative_groups(np.concatenate(outcomes), owners).tolist())
     if algorithm.advantage in WITHOUT_GROUPS:
-        return {index for index in flat if len(outcomes[index]) > 1}
+        return {index for index in flat if len(outcomes[index]) > 1 and not groups[index].token_rewards}
     if algorithm.stepwise_advantage == "per_step":
         return set(range(len(groups))) - _teach(groups, algorithm.gamma, per_step)
     if algorithm.advantage == "gigpo" and algorithm.step_advantage_w != 0:

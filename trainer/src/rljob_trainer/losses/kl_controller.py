@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from rljob_api.resolve import ResolvedKl
 from rljob_trainer.errors import JobError
+from rljob_trainer.progress import names
 
 MAX_RELATIVE_ERROR = 0.2
 """Bound of the relative error in one update, so that a spike does not change the coefficient by much."""
@@ -27,6 +28,14 @@ class KlController:
     def acts_in_loss(self) -> bool:
         return self._settings.placement == "loss"
 
+    @property
+    def adapts(self) -> bool:
+        return self._settings.controller == "adaptive"
+
+    def metrics(self) -> dict[str, float]:
+        """Of the step that begins with this coefficient."""
+        return {names.ACTOR_KL_COEFFICIENT: self.coefficient} if self.adapts else {}
+
     def update(self, mean_kl_per_response: float, samples: int) -> None:
         """Adapt the coefficient after one step.
 
@@ -40,7 +49,7 @@ class KlController:
                 "lower the learning rate and resume",
                 field="spec.actor.learningRate",
             )
-        if self._settings.controller == "adaptive":
+        if self.adapts:
             error = mean_kl_per_response / self._settings.target - 1
             bounded = min(max(error, -MAX_RELATIVE_ERROR), MAX_RELATIVE_ERROR)
             self.coefficient *= 1 + bounded * min(samples / self._settings.horizon, 1.0)
@@ -50,5 +59,5 @@ class KlController:
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Restore an adaptive coefficient; a fixed one comes from the spec."""
-        if self._settings.controller == "adaptive":
+        if self.adapts:
             self.coefficient = state["coefficient"]

@@ -148,7 +148,8 @@ def engine_bytes(size: ModelSize, work: Work, gpu: int) -> int:
 
 def _weights(size: ModelSize, work: Work) -> int:
     """Of the GPU's engines: each has its own."""
-    return work.engines * 2 * size.parameters // work.tensor_parallel
+    blocks = size.parameters - size.root
+    return work.engines * (2 * size.root + (1 if work.quantized else 2) * blocks) // work.tensor_parallel
 
 
 def _sync(size: ModelSize, work: Work, gpu: int) -> Parts:

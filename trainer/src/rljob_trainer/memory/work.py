@@ -26,6 +26,7 @@ class Work:
     keeps_contexts: the KV cache takes all that the share leaves, for episodes that go on.
     keeps_model: engines keep the model below an adapter from one update to the next. model_stays: on the GPU.
     tensor_parallel: GPUs of one engine. sequences: that an engine generates at once. eager: no CUDA graphs.
+    quantized: engines hold the blocks in FP8.
     """
 
     shards: int
@@ -50,6 +51,7 @@ class Work:
     keeps_model: bool = False
     average: bool = False
     keeps_contexts: bool = False
+    quantized: bool = False
 
     @property
     def model_stays(self) -> bool:
@@ -87,4 +89,5 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None, teacher: ModelS
         critic=critic,
         teacher=teacher,
         average=actor.ema_decay is not None,
+        quantized=rollout.quantization != "none",
     )

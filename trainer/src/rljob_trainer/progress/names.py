@@ -41,8 +41,12 @@ PROMPT_LENGTH_MEAN = _metric("prompt/length_mean", "tokens", "Mean length of the
 ACTOR_LOSS = _metric("actor/loss", "", "Loss, the mean over the step's updates")
 ACTOR_ENTROPY = _metric("actor/entropy", "nats", "Mean entropy of the policy's next-token distribution")
 ACTOR_KL = _metric("actor/kl", "nats", "Mean divergence of a token from the reference model")
+ACTOR_KL_COEFFICIENT = _metric("actor/kl_coefficient", "", "Weight of the KL penalty that an adaptive controller chose")
 REVERSE_KL = _metric(
-    "distillation/reverse_kl", "nats", "Mean of log pi - log pi_teacher over the sampled tokens, before the update"
+    "distillation/reverse_kl",
+    "nats",
+    "Mean of log pi - log pi_teacher over the sampled tokens, before the update; with teacher.topK, of the divergence"
+    " over the teacher's likeliest tokens, in the updates",
 )
 ACTOR_CLIP_FRACTION = _metric("actor/clip_fraction", "share", "Tokens whose probability ratio was clipped")
 ACTOR_DRIFT = _metric(

@@ -39,7 +39,7 @@ def weigh(samples: Sequence[ShardSample], settings: ResolvedRolloutCorrection) -
 
 def correction_of(samples: Sequence[ShardSample], settings: ResolvedRolloutCorrection) -> Spreads:
     """The metrics of samples with old log-probabilities; a row's own response has none of the engine."""
-    some = [sample for sample in samples if sample.loss_tokens and sample.trajectory.turns]
+    some = [sample for sample in samples if sample.loss_tokens and sample.trajectory.sampled]
     if not some:
         return {}
     trainer, engine = column(some, "old_log_probs"), column(some, "engine_log_probs")

@@ -9,7 +9,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from rljob_trainer.losses.output_head import LogitTransform, score_logits, score_tokens
+from rljob_trainer.losses.output_head import (
+    LogitTransform,
+    likeliest_tokens,
+    score_candidates,
+    score_logits,
+    score_tokens,
+)
 from rljob_trainer.rank.attention import PACKED_ATTENTION
 from rljob_trainer.rank.packing import PackedBatch, pack
 from rljob_trainer.types import Trajectory
@@ -61,19 +67,30 @@ class Policy(PackedModel):
         super().__init__(model)
         self.transform = LogitTransform.of(model.config)
 
-    def forward(self, batch: PackedBatch, entropy_gradient: bool, whole: bool = False) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
+    def forward(
+        self, batch: PackedBatch, entropy_gradient: bool, whole: bool = False, likeliest: int = 0
+    ) -> tuple[Tensor, ...]:
+        """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats; with
+        candidates also the log-probabilities of these, [sum of R, K].
 
-        Both are of the distribution at the batch's temperature. whole: of the logits that the model itself returns,
-        without gradient.
+        All are of the distribution at the batch's temperature. whole: of the logits that the model itself returns,
+        without gradient. likeliest: above 0, the ids and log-probabilities of so many likeliest tokens instead.
         """
         if whole:
             logits = self.model(batch.input_ids, use_cache=False).logits.flatten(0, 1).index_select(0, batch.predict_at)
             return score_logits(logits, batch.targets, batch.temperature)
-        head = self.model.get_output_embeddings()
-        return score_tokens(
-            self.hidden_states(batch), head.weight, getattr(head, "bias", None), batch.targets, batch.temperature,
-            self.transform, entropy_gradient=entropy_gradient,
+        head, states = self.model.get_output_embeddings(), self.hidden_states(batch)
+        bias = getattr(head, "bias", None)
+        if likeliest:
+            return likeliest_tokens(states, head.weight, bias, likeliest, batch.temperature, self.transform)
+        if batch.candidates is None:
+            return score_tokens(
+                states, head.weight, bias, batch.targets, batch.temperature, self.transform,
+                entropy_gradient=entropy_gradient,
+            )  # fmt: skip
+        return score_candidates(
+            states, head.weight, bias, batch.targets, batch.candidates, batch.temperature, self.transform,
+            entropy_gradient=entropy_gradient,
         )  # fmt: skip
 
 
@@ -100,9 +117,25 @@ class Critic(PackedModel):
 def score(
     policy: nn.Module, batch: PackedBatch, entropy_gradient: bool = False, *, whole: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`Policy.forward` of one micro-batch, through FSDP's hooks if the policy is sharded."""
-    log_probs, entropies = policy(batch, entropy_gradient, whole)
+    """Log-probabilities and entropies of one micro-batch, through FSDP's hooks if the policy is sharded."""
+    log_probs, entropies, *_ = policy(batch, entropy_gradient, whole)
     return log_probs, entropies
+
+
+def score_with_candidates(
+    policy: nn.Module, batch: PackedBatch, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As `score`, and the log-probabilities of the batch's candidates; None without any."""
+    log_probs, entropies, *of_candidates = policy(batch, entropy_gradient)
+    return log_probs, entropies, of_candidates[0] if of_candidates else None
+
+
+@torch.no_grad()
+def likeliest_only(policy: nn.Module, batch: PackedBatch, count: int) -> tuple[Tensor, Tensor]:
+    """Ids and log-probabilities of the `count` likeliest tokens in place of each target, [sum of R, count]."""
+    ids, log_probs = policy(batch, False, False, count)
+    _reshard(policy)
+    return ids, log_probs
 
 
 @torch.no_grad()

@@ -71,9 +71,9 @@ class ModelFolders:
 
 
 def teacher_model(spec: ResolvedSpec, folder: Path | None = None) -> ResolvedModel | None:
-    """The teacher as a model; None without one. folder: where it is, if that is known."""
+    """The teacher as a model of the ranks; None without one. folder: where it is, if that is known."""
     teacher = spec.algorithm.teacher
-    if teacher is None:
+    if teacher is None or teacher.path is None:
         return None
     return _other_model(spec, str(folder) if folder is not None else teacher.path, teacher.revision)
 

@@ -50,6 +50,7 @@ class PackedBatch:
     position_ids: [1, T] int64; layout: both None if the trajectories are apart.
     predict_at: into the flat input_ids, and targets: [sum of R] int64. loss_tokens: R of each, [n].
     temperature: by which the logits of the targets are divided; [sum of R] float32 if turns differ in it.
+    candidates: [sum of R, K] int64, tokens to be scored besides the targets; None without any.
     """
 
     input_ids: Tensor
@@ -59,6 +60,7 @@ class PackedBatch:
     targets: Tensor
     loss_tokens: tuple[int, ...]
     temperature: float | Tensor
+    candidates: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

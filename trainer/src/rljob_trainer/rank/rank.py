@@ -63,9 +63,9 @@ from rljob_trainer.rank.results import (
 )
 from rljob_trainer.rank.sending import bucket_bytes, send, sent_tensors
 from rljob_trainer.rank.settings import RankSettings
-from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_pairs, shard_of_rows, split
+from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_pairs, shard_of_rows, split, within
 from rljob_trainer.rank.sharding import COMPUTE_DTYPES
-from rljob_trainer.rank.step import Trainee, queue_policy_step, score_samples, supervised_step
+from rljob_trainer.rank.step import Trainee, find_likeliest, queue_policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.rank.usage import UpdateMeter
 from rljob_trainer.types import Floats, Group, Ids, Trajectory, answered
@@ -84,7 +84,7 @@ class Rank(RankCalls):
 
     policy, reference: the reference is there in RL, or with preset dpo, if the algorithm compares with it.
     critic: what trains it, in RL with advantage gae. average: of the policy since the stage began (actor.emaDecay).
-    teacher: in RL, if the job has one.
+    teacher: in RL, if the job has one by path.
     others: further models, which are saved and restored with these.
     correction: of the difference between engine and trainer. rejection: its mask; None: all tokens stay.
     engine_bytes: rank.defaults'.
@@ -240,15 +240,24 @@ class Rank(RankCalls):
         if self._scores_first(len(totals)):
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         self._score_with_reference(shard)
-        if self.teacher is not None:
-            score_samples(self.teacher.module, shard, "teacher_log_probs", self.device)
+        self._ask_teacher(shard)
         if not bypass and self.correction.rollout_is != "none":
             weigh(shard.ordered, self.correction)
         self._shard = shard if bypass or self.rejection is None else without_rejected(shard, self.rejection)
         return Prepared(
             self._token_kl(shard) if self.spec.kl_in_reward else None,
-            self._reverse_kl(shard) if self.teacher is not None else None,
+            self._reverse_kl(shard) if self.spec.teaches_sampled_tokens else None,
         )
+
+    def _ask_teacher(self, shard: Shard) -> None:
+        """What the teacher says of the samples; its server said it before."""
+        count = self.spec.teacher_top_k
+        if self.teacher is not None and count:
+            find_likeliest(self.teacher.module, shard, count, self.device)
+        elif self.teacher is not None:
+            score_samples(self.teacher.module, shard, "teacher_log_probs", self.device)
+        if count:
+            within(shard.ordered, self.policy.module.model.get_output_embeddings().weight.shape[0])
 
     def _score_with_reference(self, shard: Shard) -> None:
         if self.reference is not None:
@@ -262,7 +271,7 @@ class Rank(RankCalls):
             return self._drops()  # a bypass reports them alone
         several = minibatches * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
         corrects = self.rejection is not None or self.correction.rollout_is != "none"
-        return several or corrects or self.spec.kl_in_reward or self.teacher is not None
+        return several or corrects or self.spec.kl_in_reward or self.spec.teaches_sampled_tokens
 
     @in_phase("update")
     def values(self) -> list[Floats]:
@@ -414,9 +423,13 @@ class Rank(RankCalls):
 
 
 def _importance(shard: Shard, version: int, *, bypass: bool) -> ImportanceSums:
-    """version: of the policy before the update. bypass: only the first minibatch was scored by it, in its pass."""
+    """version: of the policy before the update. bypass: only the first minibatch was scored by it, in its pass.
+
+    A row's own response (spin) was sampled by no engine.
+    """
     minibatches = shard.plan.minibatches[:1] if bypass else shard.plan.minibatches
-    samples = [sample for minibatch in minibatches for samples in shard.passes(minibatch) for sample in samples]
+    every = [sample for minibatch in minibatches for samples in shard.passes(minibatch) for sample in samples]
+    samples = [sample for sample in every if sample.trajectory.sampled]
     ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
     versions = [each.trajectory.versions[each.trajectory.in_loss] for each in samples]
     present = np.concatenate(versions or [np.zeros(0, np.int32)]) == version

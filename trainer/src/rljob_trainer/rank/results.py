@@ -40,7 +40,7 @@ class Prepared:
     """What advantages need of the log-probabilities of a rank; [R] for each trajectory in the order of its plan.
 
     kl: the estimate against the reference, if the KL acts in the reward; else None.
-    reverse_kl: log pi - log pi_teacher of each token; None without a teacher.
+    reverse_kl: log pi - log pi_teacher of each token; None without a teacher, or with its likeliest tokens.
     """
 
     kl: list[Floats] | None = None
@@ -78,6 +78,7 @@ class StepSums:
     drift: sum over those tokens of the KL estimate from the policy at the start of the step.
     covariance: sums over those tokens of log-probability and advantage.
     preference: sums over the pairs of a preference loss.
+    reverse_kl: sum over those tokens of the divergence from the teacher, with teacher.topK.
     """
 
     loss: float
@@ -92,6 +93,7 @@ class StepSums:
     minibatches: int = 0
     skipped: list[float] = field(default_factory=list)
     preference: PreferenceSums = field(default_factory=PreferenceSums)
+    reverse_kl: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

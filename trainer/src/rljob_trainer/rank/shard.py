@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -12,11 +12,13 @@ from torch import Tensor
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.packing import on_device
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.types import Bools, Floats, Group, Trajectory
+from rljob_trainer.types import Bools, Floats, Group, Ids, Trajectory
+
+N = TypeVar("N", bound=np.generic)
 
 Column = Literal[
-    "engine_log_probs", "old_log_probs", "current_log_probs", "reference_log_probs", "teacher_log_probs", "advantages",
-    "values", "returns", "mask", "weights", "chosen",
+    "engine_log_probs", "old_log_probs", "current_log_probs", "reference_log_probs", "teacher_log_probs", "teacher_ids",
+    "advantages", "values", "returns", "mask", "weights", "chosen",
 ]  # fmt: skip
 
 
@@ -28,7 +30,8 @@ class ShardSample:
     old_log_probs: [R], by this policy at the start of the step; None until they are needed.
     current_log_probs: [R], by the policy before the present minibatch; None unless a correction needs them.
     reference_log_probs: [R], by the reference; None without one.
-    teacher_log_probs: [R], by the teacher; None without one.
+    teacher_log_probs: [R], by the teacher; None without one. With teacher.topK [R, K], of the tokens teacher_ids.
+    teacher_ids: [R, K], the tokens that the teacher finds likeliest; None without teacher.topK.
     advantages: [R]; None until they are known.
     values: [R], by the critic at the start of the step; None without one. returns: [R], what it learns.
     mask: [R], whether the token still counts in the loss (masking.py); None if all do.
@@ -45,6 +48,7 @@ class ShardSample:
     current_log_probs: Floats | None = None
     reference_log_probs: Floats | None = None
     teacher_log_probs: Floats | None = None
+    teacher_ids: Ids | None = None
     advantages: Floats | None = None
     values: Floats | None = None
     returns: Floats | None = None
@@ -96,7 +100,14 @@ def shard_of_groups(plan: RankPlan, totals: Sequence[BatchTotals], groups: Seque
     episodes = ((number, episode) for number, group in enumerate(groups) for episode in group.episodes)
     every = enumerate((each, episode.reward, number) for number, episode in episodes for each in episode.trajectories)
     samples = {
-        index: ShardSample(each, each.log_probs[each.in_loss], positive=reward > 0, group=number)
+        index: ShardSample(
+            each,
+            each.log_probs[each.in_loss],
+            teacher_log_probs=each.taught.log_probs if each.taught is not None else None,
+            teacher_ids=each.taught.ids if each.taught is not None else None,
+            positive=reward > 0,
+            group=number,
+        )
         for index, (each, reward, number) in every
         if index in wanted
     }
@@ -128,13 +139,22 @@ def column_if_known(samples: Sequence[ShardSample], name: Column, device: torch.
     return on_device(column(samples, name), device) if known else None
 
 
+def within(samples: Sequence[ShardSample], vocabulary: int) -> None:
+    """Leave out tokens of the teacher that the policy has no row for: they count as the rest of the vocabulary."""
+    for sample in samples:
+        if sample.teacher_ids is not None and sample.teacher_log_probs is not None:
+            known = sample.teacher_ids < vocabulary
+            sample.teacher_ids = np.where(known, sample.teacher_ids, 0)
+            sample.teacher_log_probs = np.where(known, sample.teacher_log_probs, -np.inf).astype(np.float32)
+
+
 def scatter(samples: Sequence[ShardSample], name: Column, flat: Tensor) -> None:
     """Set one attribute of the samples from flat [sum of R]."""
     for sample, part in zip(samples, split(flat.float().cpu().numpy(), samples), strict=True):
         setattr(sample, name, part)
 
 
-def split(flat: Floats, samples: Sequence[ShardSample]) -> list[Floats]:
+def split(flat: NDArray[N], samples: Sequence[ShardSample]) -> list[NDArray[N]]:
     """Flat [sum of R] as [R] of each sample."""
     return np.split(flat, np.cumsum(loss_tokens(samples))[:-1]) if samples else []
 

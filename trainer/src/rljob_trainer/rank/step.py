@@ -7,7 +7,7 @@ Between two optimizer steps nothing reads a number back from the device: the hos
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
 import numpy as np
@@ -20,6 +20,7 @@ from rljob_api.resolve import ResolvedAlgorithm
 from rljob_trainer.losses.aggregation import token_weights
 from rljob_trainer.losses.correction import LogRatios, importance_weights
 from rljob_trainer.losses.covariance import BY_COVARIANCE
+from rljob_trainer.losses.distillation import top_k_reverse_kl
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import PolicyBatch
 from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO, Pairs, bounded_exp
@@ -29,14 +30,14 @@ from rljob_trainer.own.loss import loss_of
 from rljob_trainer.rank.choosing import choose_tokens
 from rljob_trainer.rank.correcting import rejection_of, weigh
 from rljob_trainer.rank.early_stop import exceeded
-from rljob_trainer.rank.forward import PackedModel, Policy, score, score_only
+from rljob_trainer.rank.forward import PackedModel, Policy, likeliest_only, score, score_only, score_with_candidates
 from rljob_trainer.rank.masking import reject
 from rljob_trainer.rank.models.role import M_co, ModelRole
 from rljob_trainer.rank.optimizer import ShardedAdamW
 from rljob_trainer.rank.packing import PackedBatch, on_device
 from rljob_trainer.rank.parallel import ParallelDims
 from rljob_trainer.rank.results import LARGEST_NORM, StepSums
-from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, scatter
+from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, scatter, split
 from rljob_trainer.rank.sums import PassTerms, RunningSums
 
 LEAST_WEIGHT = 1e-10
@@ -85,6 +86,16 @@ def _score_passes(policy: Policy, passes: Sequence[Sequence[ShardSample]], name:
     scored = [score_only(policy, packed(policy, samples, device)) for samples in passes]
     for samples, log_probs in zip(passes, scored, strict=True):  # then only: it waits for the device
         scatter(samples, name, log_probs)
+
+
+def find_likeliest(teacher: Policy, shard: Shard, count: int, device: torch.device) -> None:
+    """Set teacher_ids and teacher_log_probs of every sample to the `count` tokens that the teacher finds likeliest."""
+    passes = list(shard.micro_batches())
+    found = [likeliest_only(teacher, packed(teacher, samples, device), count) for samples in passes]
+    for samples, (ids, log_probs) in zip(passes, found, strict=True):  # then only: it waits for the device
+        scatter(samples, "teacher_log_probs", log_probs)
+        for sample, part in zip(samples, split(ids.int().cpu().numpy(), samples), strict=True):
+            sample.teacher_ids = part
 
 
 def supervised_step(
@@ -178,16 +189,19 @@ def _policy_pass(
 ) -> Tensor:
     """Forward and backward of one micro-batch. Returns the log-probabilities, [sum of R], without gradient."""
     algorithm, device = spec.algorithm, trainee.device
-    log_probs, entropies = score(
-        trainee.module,
-        packed(trainee.module, samples, device),
-        entropy_gradient=algorithm.entropy_coefficient > 0,
+    pack = replace(packed(trainee.module, samples, device), candidates=_candidates(samples, device))
+    log_probs, entropies, of_candidates = score_with_candidates(
+        trainee.module, pack, entropy_gradient=algorithm.entropy_coefficient > 0
     )
     if not samples:
         trainee.backward(log_probs.sum())  # idle: a gradient of zero, for every rank takes part in the collectives
         return log_probs.detach()
     batch = _policy_batch(log_probs, samples, spec)
     per_token, terms = _token_losses(batch, entropies, spec, kl_coefficient)
+    if of_candidates is not None and algorithm.teacher is not None:
+        divergence = top_k_reverse_kl(of_candidates, on_device(column(samples, "teacher_log_probs"), device))
+        per_token = per_token + algorithm.teacher.coefficient * divergence
+        terms = replace(terms, reverse_kl=divergence)
     loss = (loss_weights(samples, totals, spec, device) * per_token).sum()
     if algorithm.positive_nll_coefficient > 0:
         loss = loss + algorithm.positive_nll_coefficient * positive_nll(log_probs, _positive(batch, samples), totals)
@@ -195,6 +209,12 @@ def _policy_pass(
     remaining = [sample.remaining for sample in samples]
     sums.add(sum(remaining), loss, terms, batch.mask, trajectories=sum(count > 0 for count in remaining))
     return log_probs.detach()
+
+
+def _candidates(samples: Sequence[ShardSample], device: torch.device) -> Tensor | None:
+    """The teacher's tokens, [sum of R, K]; None if it has none."""
+    known = column_if_known(samples, "teacher_ids", device) if samples else None
+    return None if known is None else known.long()
 
 
 def _positive(batch: PolicyBatch, samples: Sequence[ShardSample]) -> Tensor:

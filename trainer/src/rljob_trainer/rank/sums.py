@@ -9,7 +9,7 @@ from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.preference import PREFERENCE, PreferenceSums
 from rljob_trainer.rank.results import LARGEST_NORM, StepSums
 
-_SUMS = 8
+_SUMS = 9
 """Sums over tokens, before those over pairs."""
 
 
@@ -20,6 +20,7 @@ class PassTerms:
     kl: from the reference, if it acts in the loss. clipped: bool. drift: the KL estimate from the policy at the start
     of the step. advantages, log_probs: as in the loss. The last four are None in a supervised step. The critic's passes
     have clipped alone.
+    reverse_kl: to the teacher, with teacher.topK.
     preference: [6], sums over the pairs of a preference loss.
     """
 
@@ -30,14 +31,15 @@ class PassTerms:
     advantages: Tensor | None = None
     log_probs: Tensor | None = None
     preference: Tensor | None = None
+    reverse_kl: Tensor | None = None
 
 
 @dataclass(slots=True)
 class RunningSums:
     """StepSums as they grow, on the device.
 
-    values: loss, entropy, kl, clipped, drift, advantage, log_prob and advantage x log_prob, [8] float64; then [6] of
-        pairs, as PreferenceSums.
+    values: loss, entropy, kl, clipped, drift, advantage, log_prob, advantage x log_prob and reverse_kl, [9]
+        float64; then [6] of pairs, as PreferenceSums.
     grad_norms: a scalar of each optimizer step.
     """
 
@@ -62,7 +64,7 @@ class RunningSums:
         if terms.advantages is not None and terms.log_probs is not None:
             product = terms.advantages * terms.log_probs
         summed = (terms.entropies, terms.kl, terms.clipped, terms.drift, terms.advantages, terms.log_probs, product)
-        for index, value in enumerate(summed, start=1):
+        for index, value in enumerate((*summed, terms.reverse_kl), start=1):
             if value is not None:
                 counting = value if mask is None else torch.where(mask, value, 0)
                 self.values[index] += counting.sum(dtype=torch.float64)
@@ -84,12 +86,12 @@ class RunningSums:
         """Wait for the device."""
         norms = [each.to(self.values.device, torch.float64).view(1) for each in self.grad_norms]
         loss, entropy, kl, clipped, drift, *others = torch.cat([self.values, *norms]).tolist()
-        advantages, log_probs, products, *others = others
+        advantages, log_probs, products, reverse_kl, *others = others
         preference, grad_norms = PreferenceSums(*others[: len(PREFERENCE)]), others[len(PREFERENCE) :]
         covariance = CovarianceSums(float(self.tokens), advantages, log_probs, products)
         skipped = [norm for norm in grad_norms if not norm <= self.norm_bound]
         made = [norm for norm in grad_norms if norm <= self.norm_bound]
         return StepSums(
             loss, entropy, kl, clipped, self.tokens, made, drift, covariance, self.trajectories, self.minibatches,
-            skipped, preference,
+            skipped, preference, reverse_kl,
         )  # fmt: skip

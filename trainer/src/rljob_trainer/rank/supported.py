@@ -30,6 +30,12 @@ def max_model_len(spec: ResolvedSpec) -> int:
     return max(spec.longest_sample, probe.length + probe.tokens)
 
 
+def check_quantization(spec: ResolvedSpec, device: str) -> None:
+    """Raises JobError for a job on CPUs. On GPUs the engine asks which they are."""
+    if spec.rollout.quantization != "none" and device == "cpu":
+        raise JobError("CPUs do not multiply FP8: remove it, or run on GPUs", field="spec.rollout.quantization")
+
+
 def load_config(folder: Path, *, trust_remote_code: bool, field: str = FIELD) -> "PreTrainedConfig":
     """Raises DataError for a folder that transformers cannot load."""
     from huggingface_hub.errors import StrictDataclassError

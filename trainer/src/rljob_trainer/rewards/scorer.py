@@ -86,11 +86,13 @@ class Scorer:
     def _unusable(self, episodes: Sequence[Episode]) -> str | None:
         """Why the group of these episodes cannot be used, whatever their rewards are."""
         out = [episode for episode in episodes if not episode.trajectories]
+        failed = [episode for episode in out if episode.status != "truncated"]  # others: onOverflow, onTruncated
         trained = any(part.loss_tokens for episode in episodes for part in episode.trajectories)
-        if out and (self._whole_groups or not trained):
-            first = out[0]
+        if out and ((failed and self._whole_groups) or not trained):
+            first, how = (failed or out)[0], "failed" if failed else "are left out"
             return (
-                f"{len(out)} of {len(episodes)} episodes failed, such as {first.task_id}/{first.sample}: {first.reason}"
+                f"{len(failed or out)} of {len(episodes)} episodes {how}, such as {first.task_id}/{first.sample}:"
+                f" {first.reason}"
             )
         return None if trained else "no episode has tokens to train on"
 
@@ -111,12 +113,13 @@ class Scorer:
         return Response(text, tokens=tokens, truncated=last.truncated, answers=answers)
 
     def _answers(self, episode: Episode) -> tuple[str, ...]:
-        """The text of each turn, of all trajectories."""
-        return tuple(
+        """The text of each turn, of all trajectories, as they were taken."""
+        texts = [
             self._decode(replace(part, turns=(turn,)).response_ids(self._ends))
             for part in episode.trajectories
             for turn in part.turns
-        )
+        ]
+        return tuple(texts[place] for place in np.argsort(episode.order or range(len(texts))))
 
 
 def by_environment(rewards: Rewards) -> Iterable[list[int]]:

@@ -18,7 +18,8 @@ class EngineClient:
     """All rollout engines, each with a place: a number, and with it GPUs. `ready` waits for those that start.
 
     Engines start beside the ranks and beside each other, but for those that measure the memory of their GPU: these
-    start one after the other, once the ranks have loaded.
+    start one after the other, once the ranks have loaded. So does one that failed beside them, for want of memory
+    perhaps, in a process of its own.
 
     spare: a process that has imported what an engine needs, for the place of the next one that is lost on its node.
     """
@@ -74,18 +75,23 @@ class EngineClient:
 
     def ready(self) -> None:
         """Wait until all engines run. One that cannot start is ended: its process could not try again."""
-        self._wait()
+        self._wait(beside=True)
         self.start()
-        self._wait()
+        self._wait(beside=False)
 
-    def _wait(self) -> None:
+    def _wait(self, *, beside: bool) -> None:
         """For those that were asked to start. One that started beside the ranks may have to be asked again."""
         while self._started:
             name, started = next(iter(self._started.items()))
             try:
                 runs = wait_for(started, START_SECONDS, f"{name} to start", self._context.heartbeats.check)
-            except Exception:
-                if has_raised(started):
+            except Exception as error:
+                raised = has_raised(started)
+                if raised and beside:
+                    log.warning("engine_starts_again", name=name, reason=str(error))
+                    self.replace(name)
+                    continue
+                if raised:
                     self._context.roster.end(next(worker for worker in self.workers if worker.name == name))
                 self._started.clear()  # those behind it on its GPU were not called: ask all again
                 raise

@@ -1,4 +1,4 @@
-"""Plays the episodes of orders: task -> environment -> episodes -> scorer -> journal -> group.
+"""Plays the episodes of orders: task -> environment -> episodes -> scorer -> teacher -> journal -> group.
 
 One thread runs an event loop with a coroutine for each group and for each of its episodes. Other threads ask through
 `begin`, `news` and `deliver`. Groups that end while the journal is written go to it together with the next write.
@@ -38,6 +38,9 @@ class Diary(Protocol):
     def keep_played(self, order: Order, task: Task, episode: Episode) -> None: ...
 
 
+Teach = Callable[[Group], Awaitable[Group]]
+"""Adds what a teacher's server says of a group's tokens."""
+
 Keep = Callable[[Order, Sequence[Group]], list[GroupRef]]
 """Makes finished groups safe and returns their references; called in a thread of its own."""
 
@@ -57,6 +60,7 @@ class EpisodePolicy:
 
     heard: called with each completion and the tokens of its prompt.
     shares: episodes of a task that ask for the same turn share a request.
+    trains: whether the episode is for the loss.
     """
 
     generation: Generation
@@ -66,6 +70,7 @@ class EpisodePolicy:
     seed: int
     heard: Callable[[Completion, int], None]
     shares: bool = True
+    trains: bool = True
     turn: int = 0
 
     @property
@@ -133,15 +138,16 @@ class Episodes:
     shares: of each EpisodePolicy. Environments whose turns come at any time share no request in a deterministic run:
         the rounding of a deterministic engine depends on how many samples a request has.
     diary: None for episodes that take one turn: their group is journaled whole.
+    teach: None without a teacher's server. Groups of a validation have no use for it.
     """
 
     def __init__(
         self, environment: Environment, scorer: Scorer, generation: Generation, seed: int, keep: Keep, *,
-        shares: bool = True, diary: Diary | None = None,
+        shares: bool = True, diary: Diary | None = None, teach: Teach | None = None,
     ) -> None:  # fmt: skip
         self._environment, self._scorer, self._generation = environment, scorer, generation
         self._seed, self._keep, self._shares = seed, keep, shares
-        self._diary = diary
+        self._diary, self._teach = diary, teach
         self._orders: dict[int, _OrderState] = {}
         self._count = 0
         self._changed = threading.Condition()
@@ -252,13 +258,18 @@ class Episodes:
     async def _play(self, state: _OrderState, task: Task) -> None:
         order = state.order
         greedy = [replace(order.sampling, temperature=0.0, top_p=1.0, top_k=-1)] if order.baseline else []
+        trained = order.samples if order.purpose == "training" else 0
         policies = [
-            EpisodePolicy(self._generation, task, sample, sampling, self._seed, state.heard, self._shares)
+            EpisodePolicy(
+                self._generation, task, sample, sampling, self._seed, state.heard, self._shares, sample < trained
+            )
             for sample, sampling in enumerate([order.sampling] * order.samples + greedy)
         ]
         try:
             episodes = await _together([self._episode(order, task, policy) for policy in policies])
             group = await self._scored(task, episodes[: order.samples], episodes[order.samples :])
+            if self._teach is not None and order.purpose == "training" and group.error is None:
+                group = await self._teach(group)
             group = group.with_response()
             state.finished.append(group)  # behind the await: the list is another one meanwhile
             if not state.keeping:

@@ -17,6 +17,7 @@ import ray
 import structlog
 
 from rljob_api.v1alpha1 import Environment, Rewards
+from rljob_api.v1alpha1.teacher import Teacher
 from rljob_trainer.attempt.claim import check_not_superseded
 from rljob_trainer.engines.calls import Delivery, Receiver, Subscriber
 from rljob_trainer.engines.engine_host import EngineProcess
@@ -30,9 +31,10 @@ from rljob_trainer.journal.record import encode_made, encode_used, made_key
 from rljob_trainer.journal.summary import summarise
 from rljob_trainer.rewards.scorer import Scorer
 from rljob_trainer.rollouts.calls import GroupRef, HostInfo, News, Order, PolicyName
-from rljob_trainer.rollouts.episodes import Episodes
+from rljob_trainer.rollouts.episodes import Episodes, Teach
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.rollouts.group_buffer import GroupBuffer
+from rljob_trainer.rollouts.teaching import TeacherClient, policy_encoder
 from rljob_trainer.types import NOT_SAMPLED, Episode, Group, Task
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.host import Host
@@ -51,6 +53,7 @@ class RolloutSettings:
     engine_runs: samples that an engine generates at once, at most.
     trust_remote_code: model.trustRemoteCode.
     environment: spec.environment; None: a single turn. episode_tokens: most of a context, unless it says otherwise.
+    teacher: algorithm.teacher; the host asks its server, if it has one.
     template_arguments: data.templateArguments. template_time: ISO 8601, the time that chat templates see.
     """
 
@@ -68,6 +71,7 @@ class RolloutSettings:
     max_staleness: int = 0
     environment: Environment | None = None
     episode_tokens: int = 0
+    teacher: Teacher | None = None
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     template_time: str = ""
 
@@ -82,6 +86,7 @@ class RolloutProcess:
         self._subscriber = Subscriber(self._incarnation, me)
         self._episodes: Episodes | None = None
         self._environments: EnvironmentPool | None = None
+        self._teacher: TeacherClient | None = None
         self._buffer = GroupBuffer(settings.max_staleness)
         self._policies: dict[int, str] = {}
         self._attached: PolicyName | None = None
@@ -96,7 +101,7 @@ class RolloutProcess:
         """
         self._attempt = attempt
         if self._episodes is None:
-            s = self._settings
+            s, teach = self._settings, self._asks_teacher()
             scorer = Scorer(
                 s.rewards, Path(s.model_dir), Path(s.base_dir), s.urls, Path(s.log),
                 trust_remote_code=s.trust_remote_code, environment=s.environment,
@@ -112,7 +117,7 @@ class RolloutProcess:
             play = single_turn if self._environments is None else self._environments.rollout
             diary = self if self._environments is not None else None
             shares = self._environments is None or not s.deterministic
-            episodes = Episodes(play, scorer, generation, s.seed, self._keep, shares=shares, diary=diary)
+            episodes = Episodes(play, scorer, generation, s.seed, self._keep, shares=shares, diary=diary, teach=teach)
             if self._environments is not None:
                 try:
                     episodes.run(self._environments.start())
@@ -201,11 +206,22 @@ class RolloutProcess:
         if self._episodes is not None:
             if self._environments is not None:
                 self._episodes.run(self._environments.close())
+            self._episodes.end()
+            if self._teacher is not None:
+                self._episodes.run(self._teacher.close())
             self._episodes.close()
             self._scorer.close()
             self._writer.close()
 
     # ------------------------------------------------------------------ groups
+
+    def _asks_teacher(self) -> Teach | None:
+        s = self._settings
+        if s.teacher is None or s.teacher.server is None:
+            return None
+        encode = policy_encoder(Path(s.model_dir), trust_remote_code=s.trust_remote_code)
+        self._teacher = TeacherClient(s.teacher.server, s.teacher.top_k, s.episode_tokens, encode)
+        return self._teacher.taught
 
     def _pool(self) -> EnvironmentPool | None:
         s = self._settings

@@ -39,8 +39,9 @@ AGAIN = 3
 
 def tolerance_of(spec: ResolvedSpec, device_type: str) -> float:
     """Nats by which engine and trainer may differ on average."""
-    default = DEFAULT_TOLERANCE[compute_dtype(spec, device_type), device_type]
-    return spec.rollout.weight_sync.probe_tolerance or default
+    rollout = spec.rollout
+    multiplied = compute_dtype(spec, device_type) if rollout.quantization == "none" else rollout.quantization
+    return rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[multiplied, device_type]
 
 
 class WeightSync:

@@ -3,6 +3,7 @@
 import json
 import os
 import selectors
+import shutil
 import stat
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from rljob_trainer.sandbox.system_calls import compiled_filter
 
 Status = Literal["finished", "failed", "timed_out", "too_much_output", "too_much_disk"]
 _LOOK_SECONDS = 0.02
+_START_SECONDS = 60.0  # until the process is confined; Python starts slowly on a busy machine
+_LONGEST_PATH = 3000
+"""Bytes. The system names nothing below 4096, and a program that changes into a folder writes files there."""
+
 _SHARED = ("/lib", "/lib64", "/usr/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom")
 """Libraries and time zones, beside the folders of Python itself."""
 
@@ -66,11 +71,23 @@ def run(source: str, stdin: str = "", limits: Limits = Limits()) -> Outcome:
     Raises:
         InfrastructureError: the kernel has no Landlock or no seccomp, libseccomp is missing, or no process starts.
     """
-    with tempfile.TemporaryDirectory(prefix="sandbox-") as folder:
-        file = Path(folder, "main.py")
+    with _folder() as folder:
+        file = folder / "main.py"
         file.write_text(source, encoding="utf-8", errors="replace")
         with _started(file, stdin, limits) as (process, ready):
-            return _Watch(process, Path(folder), limits).outcome(ready)
+            return _Watch(process, folder, limits).outcome(ready)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = tempfile.mkdtemp(prefix="sandbox-")
+    try:
+        yield Path(folder)
+    finally:
+        try:
+            shutil.rmtree(folder)
+        except RecursionError:  # folders in folders: Python before 3.13 calls itself for each
+            subprocess.run(["rm", "-rf", folder], check=True)
 
 
 @contextmanager
@@ -141,29 +158,34 @@ class _Watch:
         self._process, self._folder, self._limits = process, folder, limits
         self._written: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
         self._began = time.monotonic()
+        self._confined = False
 
     def outcome(self, ready: int) -> Outcome:
-        """Wait for the end. ready: the pipe on which the process says that it is confined."""
-        broken = self._follow()
+        """Wait for the end. ready: the pipe on which the process says that it is confined; its time begins then."""
+        broken = self._follow(ready)
         if broken is not None:
             self._process.kill()
         code = self._process.wait()
-        if not os.read(ready, 1) and broken != "timed_out":
+        if not self._confined:
             raise InfrastructureError(f"the sandbox cannot confine its process: {self._text('stderr').strip()[-500:]}")
         status = broken or ("failed" if code else "finished")
         return Outcome(status, code, self._text("stdout"), self._text("stderr"), time.monotonic() - self._began)
 
-    def _follow(self) -> Status | None:
+    def _follow(self, ready: int) -> Status | None:
         """The limit that the process reached, or None: it ended by itself."""
         with selectors.DefaultSelector() as selector:
             for name, stream in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
                 assert stream is not None
                 selector.register(stream, selectors.EVENT_READ, name)
+            selector.register(ready, selectors.EVENT_READ, "ready")
             while selector.get_map() or self._process.poll() is None:
                 for key, _ in selector.select(_LOOK_SECONDS):
                     piece = os.read(key.fd, 65_536)
-                    self._written[key.data] += piece
-                    if not piece:
+                    if key.data == "ready":
+                        self._confined, self._began = bool(piece), time.monotonic()
+                    else:
+                        self._written[key.data] += piece
+                    if key.data == "ready" or not piece:
                         selector.unregister(key.fileobj)
                 if (limit := self._reached()) is not None:
                     return limit
@@ -174,12 +196,12 @@ class _Watch:
     def _reached(self) -> Status | None:
         if any(len(written) > self._limits.output for written in self._written.values()):
             return "too_much_output"
-        if time.monotonic() - self._began > self._limits.seconds:
+        if time.monotonic() - self._began > (self._limits.seconds if self._confined else _START_SECONDS):
             return "timed_out"
         entries = size = 0
         for path, _, names in os.walk(self._folder):
             entries += 1 + len(names)
-            if entries > self._limits.files:
+            if entries > self._limits.files or len(os.fsencode(path)) > _LONGEST_PATH:
                 return "too_much_disk"
             size += sum(_size(Path(path, name)) for name in names)
         return "too_much_disk" if size + self._deleted() > self._limits.disk else None

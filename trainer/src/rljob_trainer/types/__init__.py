@@ -15,7 +15,7 @@ A worked example, with samplesPerPrompt: 2:
 from rljob_trainer.types.episode import Episode, EpisodeStatus, Group, GroupSummary, TurnSummary, stacked
 from rljob_trainer.types.sampling import FinishReason, Sampling
 from rljob_trainer.types.task import Bools, Floats, Ids, Message, Task, next_try, text_of
-from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn, answered, supervised
+from rljob_trainer.types.trajectory import NOT_SAMPLED, Taught, Trajectory, Turn, answered, supervised
 
 __all__ = [
     "NOT_SAMPLED",
@@ -30,6 +30,7 @@ __all__ = [
     "Message",
     "Sampling",
     "Task",
+    "Taught",
     "Trajectory",
     "Turn",
     "TurnSummary",

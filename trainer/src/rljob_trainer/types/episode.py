@@ -9,14 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_trainer.types.task import Floats, Task
-from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn, supervised
+from rljob_trainer.types.trajectory import NOT_SAMPLED, Taught, Trajectory, Turn, supervised
 
 EpisodeStatus = Literal["finished", "truncated", "timed_out", "environment_failed", "aborted"]
 
 _COLUMNS = ("token_ids", "in_loss", "log_probs", "versions")
 """The arrays of a trajectory, in the order of its fields."""
 
-_REST = ("sample", "status", "reward", "components", "turn_rewards", "counts", "reason", "token_rewards", "given")
+_OTHERS = ("turns", "media", "taught")
+"""Its other fields, in their order."""
+
+_REST = (
+    "sample",
+    "status",
+    "reward",
+    "components",
+    "turn_rewards",
+    "counts",
+    "reason",
+    "token_rewards",
+    "given",
+    "order",
+)
 """Fields of an episode besides its task and its trajectories, in their order."""
 
 
@@ -34,6 +48,8 @@ class Episode:
     reason: why it is left out; "" if it is not.
     token_rewards: (index among its tokens in the loss, reward) of rewards inside it, besides `reward`; ascending.
     given: it is the row's own response, which no policy sampled (Group.with_response).
+    order: [turns of all trajectories], when each was taken, from 0; () if in their order. Turns of several contexts may
+        alternate, as those of two agents do.
     """
 
     task_id: str
@@ -47,6 +63,7 @@ class Episode:
     reason: str = ""
     token_rewards: tuple[tuple[int, float], ...] = ()
     given: bool = False
+    order: tuple[int, ...] = ()
 
     @property
     def oldest_version(self) -> int:
@@ -105,22 +122,25 @@ class Group:
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
         ends = np.cumsum([len(part.token_ids) for part in parts])
         rest = [
-            ([(part.turns, part.media) for part in each.trajectories], tuple(getattr(each, name) for name in _REST))
+            (
+                [tuple(getattr(part, name) for name in _OTHERS) for part in each.trajectories],
+                [getattr(each, name) for name in _REST],
+            )
             for each in self.episodes
         ]
         return _group, (self.task, rest, columns, ends, self.error, self.baseline)
 
 
 def _group(
-    task: Task, rest: list[tuple[list[tuple[tuple[Turn, ...], tuple[str, ...]]], tuple[Any, ...]]],
+    task: Task, rest: list[tuple[list[tuple[Any, ...]], list[Any]]],
     columns: list[NDArray[Any]], ends: NDArray[np.int64], error: str | None, baseline: Episode | None,
 ) -> Group:  # fmt: skip
     """What Group.__reduce__ took apart."""
     arrays = zip(*(_parts(column, ends.tolist()) for column in columns), strict=True)
 
-    def trajectory(turns: tuple[Turn, ...], media: tuple[str, ...]) -> Trajectory:
+    def trajectory(turns: tuple[Turn, ...], media: tuple[str, ...], taught: Taught | None) -> Trajectory:
         token_ids, in_loss, log_probs, versions = next(arrays)
-        return Trajectory(token_ids, in_loss, log_probs, versions, turns, media)
+        return Trajectory(token_ids, in_loss, log_probs, versions, turns, media, taught)
 
     episodes = (
         Episode(task.id, sample, tuple(trajectory(*each) for each in trajectories), *others)
@@ -138,15 +158,17 @@ def _parts(column: NDArray[Any], ends: list[int]) -> list[NDArray[Any]]:
 class TurnSummary:
     """The turns of a group's episodes, those of episode 0 first, in the order of its trajectories.
 
-    owners, tokens, rewards, states: [turns]. owners: the episode of each. tokens: those in the loss.
+    owners, tokens, rewards, states, order: [turns]. owners: the episode of each. tokens: those in the loss.
     rewards: those of an episode add up to its reward; what no turn's own reward accounts for belongs to its last turn.
     states: hashes of the tokens between the answer before, or the beginning, and the turn.
+    order: when each was taken, from 0 in each episode.
     """
 
     owners: tuple[int, ...]
     tokens: tuple[int, ...]
     rewards: Floats
     states: tuple[int, ...]
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
-"""stop: an end-of-text token or a stop string. length: the limit of tokens."""
+"""stop: an end-of-text token, a stop string, or as few tokens as an agent asked for. length: the limit of tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,19 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Taught:
+    """What a teacher's server answered about the R tokens in the loss of a trajectory.
+
+    log_probs: [R], the teacher's log-probability of each, in nats, at temperature 1. With teacher.topK [R, K], of the K
+        tokens that the teacher finds likeliest there, the likeliest first.
+    ids: [R, K], these tokens; None without teacher.topK.
+    """
+
+    log_probs: Floats
+    ids: Ids | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """All tokens of one context in their order, never tokenised again.
 
@@ -45,6 +58,7 @@ class Trajectory:
     versions: [T], policy version that sampled the token; NOT_SAMPLED elsewhere.
     turns: the sampled spans, in their order; none in a supervised or a preference row.
     media: digests of the images that the prompt refers to.
+    taught: by the teacher's server; None if the job has none, or it was not asked yet.
     """
 
     token_ids: Ids
@@ -53,6 +67,7 @@ class Trajectory:
     versions: NDArray[np.int32]
     turns: tuple[Turn, ...] = ()
     media: tuple[str, ...] = ()
+    taught: Taught | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -63,6 +78,11 @@ class Trajectory:
     def loss_tokens(self) -> int:
         """Tokens in the loss."""
         return int(self.in_loss.sum())
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a policy sampled any of it; a row's own response (spin) has a turn, and no engine."""
+        return bool((self.versions != NOT_SAMPLED).any())
 
     @property
     def truncated(self) -> bool:

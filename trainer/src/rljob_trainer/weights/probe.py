@@ -28,8 +28,10 @@ DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
     ("float32", "cuda"): 0.02,  # vLLM's attention multiplies with TF32: 0.001 was seen after 100 steps of training
     ("bfloat16", "cpu"): 0.15,
     ("bfloat16", "cuda"): 0.15,
+    # Of SmolLM2 135M, a pretrained model: 0.16 over its own responses, 0.33 after random tokens, as the probe's are.
+    ("fp8", "cuda"): 1.0,
 }
-"""Largest mean difference over the probe's tokens in nats, by the engine's dtype and device."""
+"""Largest mean difference over the probe's tokens in nats, by what the engine multiplies, and where."""
 
 
 _CLEARLY = 2

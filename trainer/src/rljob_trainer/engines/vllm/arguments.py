@@ -30,6 +30,7 @@ _OF_FIELDS = {
     ),
     "rollout.gpuMemoryUtilization": ("gpu_memory_utilization", "kv_cache_memory_bytes"),
     "rollout.enforceEager": ("enforce_eager",),
+    "rollout.quantization": ("quantization", "quantization_config"),
     "model.lora": (
         "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype", "lora_target_modules",
         "default_mm_loras",
@@ -39,7 +40,7 @@ _OF_FIELDS = {
 
 _REASONS = {
     "the trainer sends the weights, in their own type, after each update": (
-        "load_format", "quantization", "quantization_config", "weight_transfer_config", "pt_load_map_location",
+        "load_format", "weight_transfer_config", "pt_load_map_location",
     ),
     "the trainer decides when an engine gives its memory back": (
         "enable_sleep_mode", "enable_cumem_allocator", "sleep_preserve_parameter_names",

@@ -9,6 +9,7 @@ from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.vllm.arguments import FIELD, parsed
 from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE, report_numbers
+from rljob_trainer.engines.vllm.quantization import FP8, check_gpu
 from rljob_trainer.engines.vllm.worker_extension import EXTENSION
 from rljob_trainer.errors import InfrastructureError, JobError, quoted
 from rljob_trainer.memory.engine_advice import REST, engine_error, start_error
@@ -26,6 +27,7 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # step() in this process: finished samples stream out of it
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_DEEP_GEMM": "0",  # it compiles kernels while an engine runs, which needs a CUDA toolkit
 }
 CPU_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",  # vLLM's sampler is compiled even so, which needs a C++ compiler
@@ -111,9 +113,7 @@ def start(settings: EngineSettings) -> Any:
         "worker_extension_cls": EXTENSION,
         "disable_log_stats": True,
     }
-    if settings.adapter is not None:
-        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _lora_rank(settings.adapter)}
-    arguments |= parsed(settings.arguments)
+    arguments |= _of_layers(settings) | parsed(settings.arguments)
     report_numbers()
     if cpu:
         _keep_plain_weights()
@@ -143,6 +143,20 @@ def _own_cache(place: int) -> None:
 
         root = os.environ.setdefault("VLLM_CACHE_ROOT", envs.VLLM_CACHE_ROOT)
         os.environ["VLLM_CACHE_ROOT"] = os.path.join(root, f"engine-{place}")  # noqa: PTH118  as vLLM writes it
+
+
+def _of_layers(settings: EngineSettings) -> dict[str, Any]:
+    """Arguments of an adapter and of quantisation. Raises JobError for a GPU that does not multiply FP8."""
+    arguments: dict[str, Any] = {}
+    if settings.adapter is not None:
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _lora_rank(settings.adapter)}
+    if settings.quantization == "fp8":
+        if settings.device == "cuda":  # a CPU computes the same values, slowly: no job asks it to
+            import torch
+
+            check_gpu(torch.cuda.get_device_name(), torch.cuda.get_device_capability())
+        arguments["quantization"] = FP8
+    return arguments
 
 
 def _lora_rank(adapter: ResolvedLora) -> int:

@@ -11,6 +11,7 @@ from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.engine import not_taken
 from rljob_trainer.engines.vllm.adapter import keep_asleep, put, unwrapped
 from rljob_trainer.engines.vllm.log_probs import find_no_ranks, report_before_truncation
+from rljob_trainer.engines.vllm.quantization import QuantizedLayers, copied
 from rljob_trainer.errors import quoted
 from rljob_trainer.lora.files import is_adapter
 from rljob_trainer.weights.bucket import BucketDescriptor
@@ -29,12 +30,14 @@ class WorkerExtension:
     """Methods that vLLM mixes into its worker class and `collective_rpc` calls by name."""
 
     model_runner: Any
+    vllm_config: Any
 
     def rljob_prepare(self, adapter: ResolvedLora | None) -> None:
         """Once, after the model is built. adapter: EngineSettings.adapter."""
         self._rljob_receiver = BucketReceiver()
         self._rljob_known: Set[str] = frozenset()  # names that were found to be all
         self._rljob_lora, self._rljob_holds_model = adapter, False
+        self._rljob_quantized = QuantizedLayers(self.model_runner.get_model(), self.vllm_config)
         if adapter is not None and self.model_runner.device.type == "cuda":
             keep_asleep()
         report_before_truncation(self.model_runner.sampler)
@@ -60,13 +63,19 @@ class WorkerExtension:
                 self._rljob_load(bucket, weights)
 
     def _rljob_load(self, bucket: BucketDescriptor, weights: list[tuple[str, Tensor]]) -> None:
-        model = self.model_runner.get_model()
+        model, quantized = self.model_runner.get_model(), self._rljob_quantized
         for layer, _, plain in _packed_experts(model):
             for name, parameter in plain.items():
                 setattr(layer, name, parameter)
-        with traced("load_bucket/weights"), unwrapped(model) if self._rljob_lora is not None else nullcontext():
+        if quantized and not self._rljob_loaded:
+            quantized.await_weights()
+        with (
+            traced("load_bucket/weights"),
+            unwrapped(model) if self._rljob_lora is not None else nullcontext(),
+            quantized.loading() if quantized else nullcontext(),
+        ):
             try:
-                self._rljob_loaded |= model.load_weights(weights)
+                self._rljob_loaded |= model.load_weights(copied(weights) if quantized else weights)
             except (*_PERMANENT, RuntimeError) as error:
                 if isinstance(error, RuntimeError) and "size" not in str(error):
                     raise
@@ -89,8 +98,12 @@ class WorkerExtension:
 
     def _rljob_complete(self, model: Any, received: Set[str]) -> None:
         """Check that all weights have arrived, and renew what is computed from them."""
+        quantized = self._rljob_quantized
+        if quantized:
+            quantized.quantize()
         if received != self._rljob_known:  # names and model stay the same, and to compare them takes milliseconds
-            untouched = {name for name, _ in model.named_parameters()} - self._rljob_loaded - _derived(model)
+            untouched = {name for name, _ in model.named_parameters()} - self._rljob_loaded
+            untouched -= _derived(model) | quantized.added(model)
             if missing := untouched | missing_parts(model, received):
                 raise not_taken(sorted(missing), "nothing that was sent belongs to them")
             self._rljob_known = received

@@ -15,6 +15,9 @@ _LONGEST = 1000
 _MOST_BITS = 4096
 """Of a whole number: Python computes far larger ones for minutes, and refuses to print them."""
 
+_MOST_DIGITS = 400
+"""That round takes: Python computes a power of 10 with as many. A float has fewer on either side of its point."""
+
 _TYPED = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
 
 
@@ -23,6 +26,13 @@ def _power(base: Number, exponent: Number) -> Number:
         raise ValueError("the power is too large")
     value: Number = base**exponent
     return value
+
+
+def _round(value: Number, digits: Number = 0) -> Number:
+    if not isinstance(digits, int) or abs(digits) > _MOST_DIGITS:
+        raise ValueError(f"round takes at most {_MOST_DIGITS} digits")
+    rounded: Number = round(value, digits) if digits else round(value)
+    return rounded
 
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
@@ -37,7 +47,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Number]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "abs": abs, "ceil": math.ceil, "cos": math.cos, "exp": math.exp, "floor": math.floor, "log": math.log,
-    "max": max, "min": min, "round": round, "sin": math.sin, "sqrt": math.sqrt, "tan": math.tan,
+    "max": max, "min": min, "round": _round, "sin": math.sin, "sqrt": math.sqrt, "tan": math.tan,
 }  # fmt: skip
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 

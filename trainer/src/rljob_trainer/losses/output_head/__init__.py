@@ -9,7 +9,12 @@ triton_rows.py  the same in one pass over the logits, on a GPU
 transform.py  what an architecture does with its head's logits
 """
 
-from rljob_trainer.losses.output_head.function import score_logits, score_tokens
+from rljob_trainer.losses.output_head.function import (
+    likeliest_tokens,
+    score_candidates,
+    score_logits,
+    score_tokens,
+)
 from rljob_trainer.losses.output_head.transform import LogitTransform
 
-__all__ = ["LogitTransform", "score_logits", "score_tokens"]
+__all__ = ["LogitTransform", "likeliest_tokens", "score_candidates", "score_logits", "score_tokens"]

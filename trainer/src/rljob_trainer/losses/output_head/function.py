@@ -35,8 +35,34 @@ def score_tokens(
     Logits have the type of hidden, as transformers' have, and at most _ELEMENTS of them exist at a time. All sums over
     the vocabulary, and those of the weight's gradient over the chunks, are in float32 (float64 for float64).
     """
-    log_probs, entropies = _Head.apply(hidden, weight, bias, targets, _each(temperature, hidden), transform)
+    heat = _each(temperature, hidden)
+    log_probs, entropies, _ = _Head.apply(hidden, weight, bias, targets, None, heat, transform)
     return log_probs, entropies if entropy_gradient else entropies.detach()
+
+
+def score_candidates(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, candidates: Tensor,
+    temperature: float | Tensor, transform: LogitTransform, *, entropy_gradient: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """As score_tokens, and the log-probabilities [T, K] of the candidates. candidates: [T, K] int64."""
+    heat = _each(temperature, hidden)
+    log_probs, entropies, of_candidates = _Head.apply(hidden, weight, bias, targets, candidates, heat, transform)
+    return log_probs, entropies if entropy_gradient else entropies.detach(), of_candidates
+
+
+@torch.no_grad()
+def likeliest_tokens(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int, temperature: float | Tensor,
+    transform: LogitTransform,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Ids and log-probabilities of the `count` likeliest tokens, [T, count], the likeliest first; all if V is less."""
+    heat, count = _each(temperature, hidden), min(count, len(weight))
+    parts = [
+        rows.likeliest_in_rows(linear(hidden[part], weight, bias), count, heat[part], transform)
+        for part in _chunks(hidden, weight)
+    ]
+    ids, log_probs = (torch.cat(each) for each in zip(*parts, strict=True))
+    return ids, log_probs
 
 
 def score_logits(logits: Tensor, targets: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -48,35 +74,44 @@ def score_logits(logits: Tensor, targets: Tensor, temperature: float | Tensor) -
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: Tensor,
-        transform: LogitTransform,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        kernels = _kernels(hidden)
-        parts = [
-            kernels.reduce_rows(linear(hidden[part], weight, bias), targets[part], temperature[part], transform)
-            for part in _chunks(hidden, weight)
-        ]
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, candidates: Tensor | None,
+        temperature: Tensor, transform: LogitTransform,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+        kernels, parts, chosen = _kernels(hidden), [], []
+        for part in _chunks(hidden, weight):
+            products, heat = linear(hidden[part], weight, bias), temperature[part]
+            if candidates is not None:
+                chosen.append(rows.logits_at(products, candidates[part], heat, transform)[0])
+            parts.append(kernels.reduce_rows(products, targets[part], heat, transform))
         scores = RowScores(*map(torch.cat, zip(*parts, strict=True)))
-        ctx.save_for_backward(hidden, weight, bias, targets, temperature, *scores)
+        ctx.save_for_backward(hidden, weight, bias, targets, candidates, temperature, *scores)
         ctx.transform = transform
         ctx.set_materialize_grads(False)
-        return scores.log_probs, scores.entropies
+        of_candidates = None if candidates is None else torch.cat(chosen) - scores.log_sums[:, None]
+        return scores.log_probs, scores.entropies, of_candidates
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropies: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, temperature, *saved = ctx.saved_tensors
+    def backward(
+        ctx: Any, of_log_probs: Tensor | None, of_entropies: Tensor | None, of_candidates: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, candidates, temperature, *saved = ctx.saved_tensors
         scores, kernels = RowScores(*saved), _kernels(hidden)
         of_log_probs = torch.zeros_like(scores.log_probs) if of_log_probs is None else of_log_probs
+        of_sums = of_log_probs if of_candidates is None else of_log_probs + of_candidates.sum(-1)
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         of_weight = _sums(weight) if ctx.needs_input_grad[1] else None
         of_bias = _sums(bias) if ctx.needs_input_grad[2] else None
         for part in _chunks(hidden, weight):
+            products, heat, steep = linear(hidden[part], weight, bias), temperature[part], None
+            if of_candidates is not None:
+                steep = of_candidates[part] * rows.logits_at(products, candidates[part], heat, ctx.transform)[1]
             gradient = kernels.gradient_of_rows(
-                linear(hidden[part], weight, bias), targets[part], temperature[part], ctx.transform,
-                RowScores(*(each[part] for each in scores)), of_log_probs[part],
-                None if of_entropies is None else of_entropies[part],
+                products, targets[part], heat, ctx.transform, RowScores(*(each[part] for each in scores)),
+                of_log_probs[part], None if of_entropies is None else of_entropies[part], of_sums[part],
             )  # fmt: skip
+            if steep is not None:
+                gradient.scatter_add_(-1, candidates[part], steep.to(gradient.dtype))
             if of_hidden is not None:
                 of_hidden[part] = linear(gradient, weight.t())
             if of_weight is not None:
@@ -85,7 +120,7 @@ class _Head(torch.autograd.Function):
                 of_bias += gradient.sum(0, dtype=of_bias.dtype)
         of_weight = None if of_weight is None else of_weight.to(weight.dtype)
         of_bias = None if of_bias is None else of_bias.to(bias.dtype)
-        return of_hidden, of_weight, of_bias, None, None, None
+        return of_hidden, of_weight, of_bias, None, None, None, None
 
 
 def _kernels(hidden: Tensor) -> Any:

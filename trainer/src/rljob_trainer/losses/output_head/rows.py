@@ -38,22 +38,39 @@ def reduce_rows(products: Tensor, targets: Tensor, temperature: Tensor, transfor
 
 def gradient_of_rows(
     products: Tensor, targets: Tensor, temperature: Tensor, transform: LogitTransform, scores: RowScores,
-    of_log_probs: Tensor, of_entropies: Tensor | None,
+    of_log_probs: Tensor, of_entropies: Tensor | None, of_sums: Tensor,
 ) -> Tensor:  # fmt: skip
     """The gradient of the products, [T, V] in their type.
 
     products: [T, V], used up. scores: of reduce_rows. of_log_probs, of_entropies: [T], the gradients of these; None: 0.
+    of_sums: [T], that of minus log_sums: of_log_probs, and those of other tokens' log-probabilities.
     """
     logits, slope = _logits(products, temperature, transform)
     logits.sub_(scores.log_sums[:, None])
     if of_entropies is None:
-        gradient = logits.exp_().mul_(-of_log_probs[:, None])
+        gradient = logits.exp_().mul_(-of_sums[:, None])
     else:
-        weighted = (_finite(logits) + scores.entropies[:, None]).mul_(of_entropies[:, None]).add_(of_log_probs[:, None])
+        weighted = (_finite(logits) + scores.entropies[:, None]).mul_(of_entropies[:, None]).add_(of_sums[:, None])
         gradient = logits.exp_().mul_(weighted).neg_()
     gradient.scatter_add_(-1, targets[:, None], of_log_probs[:, None])
     gradient.mul_((transform.scale / temperature)[:, None])
     return (gradient if slope is None else gradient.mul_(slope)).to(products.dtype)
+
+
+def likeliest_in_rows(
+    products: Tensor, count: int, temperature: Tensor, transform: LogitTransform
+) -> tuple[Tensor, Tensor]:
+    """Ids and log-probabilities of the likeliest tokens of each row, [T, count]. products: [T, V], used up."""
+    logits, _ = _logits(products, temperature, transform)
+    best, ids = logits.topk(count)
+    return ids, best - logits.logsumexp(-1)[:, None]
+
+
+def logits_at(products: Tensor, ids: Tensor, temperature: Tensor, transform: LogitTransform) -> tuple[Tensor, Tensor]:
+    """x of the tokens ids [T, K], and dx / dz, [T, K] each. products: [T, V], kept."""
+    logits, slope = _logits(products.gather(-1, ids), temperature, transform)
+    scale = (transform.scale / temperature)[:, None]
+    return logits, (scale if slope is None else slope * scale).expand_as(logits)
 
 
 def _logits(products: Tensor, temperature: Tensor, transform: LogitTransform) -> tuple[Tensor, Tensor | None]:

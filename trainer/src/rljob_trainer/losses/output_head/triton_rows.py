@@ -58,7 +58,7 @@ def _reduce(
 @triton.jit
 def _gradient(
     products, targets, temperature, entropies, log_sums, of_log_probs,
-    of_entropies, V, scale, cap, HAS_CAP: tl.constexpr, HAS_ENTROPY: tl.constexpr,
+    of_entropies, of_sums, V, scale, cap, HAS_CAP: tl.constexpr, HAS_ENTROPY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -70,7 +70,7 @@ def _gradient(
     log_p = logits / heat - tl.load(log_sums + row)
     p = tl.exp(log_p)
     upstream = tl.load(of_log_probs + row)
-    gradient = tl.where(at == tl.load(targets + row), upstream, 0.0) - upstream * p
+    gradient = tl.where(at == tl.load(targets + row), upstream, 0.0) - tl.load(of_sums + row) * p
     if HAS_ENTROPY:
         information = tl.where(p > 0, p * (log_p + tl.load(entropies + row)), 0.0)
         gradient -= tl.load(of_entropies + row) * information
@@ -94,7 +94,7 @@ def reduce_rows(products: Tensor, targets: Tensor, temperature: Tensor, transfor
 
 def gradient_of_rows(
     products: Tensor, targets: Tensor, temperature: Tensor, transform: LogitTransform, scores: RowScores,
-    of_log_probs: Tensor, of_entropies: Tensor | None,
+    of_log_probs: Tensor, of_entropies: Tensor | None, of_sums: Tensor,
 ) -> Tensor:  # fmt: skip
     """As rows.gradient_of_rows, of contiguous products, in whose memory the gradient then is."""
     count, vocabulary = products.shape
@@ -102,8 +102,8 @@ def gradient_of_rows(
         upstream = of_log_probs.contiguous()
         _gradient[(count, triton.cdiv(vocabulary, _BLOCK))](
             products, targets, temperature, scores.entropies, scores.log_sums, upstream,
-            upstream if of_entropies is None else of_entropies.contiguous(), vocabulary, transform.scale,
-            transform.cap or 1.0, HAS_CAP=transform.cap is not None, HAS_ENTROPY=of_entropies is not None,
-            BLOCK=_BLOCK, num_warps=_WARPS,
+            upstream if of_entropies is None else of_entropies.contiguous(), of_sums.contiguous(), vocabulary,
+            transform.scale, transform.cap or 1.0, HAS_CAP=transform.cap is not None,
+            HAS_ENTROPY=of_entropies is not None, BLOCK=_BLOCK, num_warps=_WARPS,
         )  # fmt: skip
     return products

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any, Protocol
 
 import numpy as np
@@ -113,15 +112,6 @@ def format_of(model: RewardModel, field: str) -> Format:
         message = f"has {pattern.groups} groups; use exactly one, for the score, and write others as (?:...)"
         raise RewardError(message, field=f"{field}.scorePattern")
     return Judge(str(model.prompt_template), pattern, model.max_tokens or MAX_TOKENS, name)
-
-
-def names_of(answer: Any) -> set[str]:
-    """What a server calls its models: their names, folders and the folders' last parts. Raises Unscored."""
-    try:
-        given = {str(name) for model in answer["data"] for key in ("id", "root") if (name := model.get(key))}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Unscored(f"answered {_short(answer)}, which names no models") from error
-    return given | {PurePath(name).name for name in given}
 
 
 def filled(template: str, task: Task, response: str) -> str:
