@@ -61,8 +61,9 @@ def _about(results: Results) -> str:
     calm = (
         "No other program used more than half a core in the second before a run."
         if results.busiest() <= QUIET
-        else f"The machine was not quiet: other programs used up to {results.busiest():.1f} cores before a run, so"
-        " seconds and tokens a second are too low and vary."
+        else f"The machine was not quiet: other programs used up to {results.busiest():.1f} cores before a run. So"
+        " tokens a second are too low, and those of different runs cannot be compared. Shares can be, but a slow engine"
+        " hides sleeps better than a fast one: on a quiet machine, `make bench-agents` says more."
     )
     return (
         f"`{results.command}` of commit {results.commit} on {results.machine}, {results.date}. Each measurement is a"
@@ -82,20 +83,23 @@ def _sleeps(results: Results) -> str:
     lines = [
         about,
         "",
-        "| | s | busy | tokens | tokens/s | tokens a turn, mean | `idle/engines` of the step |",
-        "|---|---|---|---|---|---|---|",
+        "| | s | busy | without a request, s | tokens | tokens/s | tokens a turn, mean | `idle/engines` of the step |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, runs in (("without sleeps", results.calm), ("1 s in each step", results.slept)):
-        lines += [
-            f"| {name} | {run.seconds:.1f} | {run.busy:.1%} | {run.tokens:,} | {run.tokens / run.seconds:.0f} |"
-            f" {run.turn_tokens:.0f} | {run.idle_metric:.1%} |"
-            for run in runs
-        ]
+        for run in runs:
+            cells = [
+                f"{run.seconds:.1f}", f"{run.busy:.2%}", f"{(1 - run.busy) * run.seconds:.1f}", f"{run.tokens:,}",
+                f"{run.tokens / run.seconds:.0f}", f"{run.turn_tokens:.0f}", f"{run.idle_metric:.1%}",
+            ]  # fmt: skip
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    least = min(share for run in (*results.calm, *results.slept) for share in run.busy_of[1:-1])
     verdict = "reached" if min(kept) >= GOAL else "not reached"
     return "\n".join(lines) + (
         f"\n\nGoal: with sleeps the engine is busy at least {GOAL:.0%} of the time that it is busy without. It is"
-        f" {', '.join(f'{share:.1%}' for share in kept)}: {verdict}. What is missing is the end of the step: the last"
-        " episodes sleep, and no others are left to generate for. The rest of `idle/engines` is the update."
+        f" {', '.join(f'{share:.2%}' for share in kept)}: {verdict}. Between the first and the last second of the"
+        f" rollouts it is busy for at least {least:.0%} of each second. The rest of `idle/engines` is the start of"
+        " workers and the update."
     )
 
 
@@ -134,7 +138,8 @@ def _single(results: Results) -> str:
         f"| {number} | {plain.rollout:.0f} | {plain.step:.0f} | {one.rollout:.0f} | {one.step:.0f} | {ratio:.3f} |"
         for number, (plain, one, ratio) in enumerate(zip(results.plain, results.one_turn, speed, strict=True), 1)
     ]
-    return "\n".join(lines) + f"\n\nThe median repetition has {median(speed):.3f} of the plain job's speed."
+    loud = "" if results.busiest() <= QUIET else " It is of no use here: the runs met different loads of the machine."
+    return "\n".join(lines) + f"\n\nThe median repetition has {median(speed):.3f} of the plain job's speed.{loud}"
 
 
 def figure(results: Results) -> Figure:

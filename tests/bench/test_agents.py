@@ -11,7 +11,7 @@ from bench.agents.measure import Idle, Played, Single
 from bench.agents.page import Results, write_page
 from rljob_trainer.environments import Policy, Task
 
-CALM = Played(100.0, 0.99, 60_000, 160.0, 0.2, 0.1, [1.0, 0.9], [64.0, 3.0])
+CALM = Played(100.0, 0.99, 60_000, 160.0, 0.2, 0.1, [0.5, 1.0, 0.9], [64.0, 64.0, 3.0])
 PLAIN = Single(1000.0, 500.0, 9000.0, 0.1)
 RESULTS = Results(
     "make", "c1", "2026-11-29", "2 cores", [CALM], [replace(CALM, busy=0.96)],
@@ -21,7 +21,7 @@ RESULTS = Results(
 
 @pytest.mark.parametrize(
     ("busy", "before", "said", "quiet"),
-    [(0.96, 0.1, "97.0%: reached", "No other program"), (0.9, 1.7, "90.9%: not reached", "up to 1.7 cores")],
+    [(0.96, 0.1, "96.97%: reached", "No other program"), (0.9, 1.7, "90.91%: not reached", "up to 1.7 cores")],
 )
 def test_the_page_judges_the_goal_and_says_whether_the_machine_was_quiet(busy, before, said, quiet, tmp_path):
     write_page(replace(RESULTS, slept=[replace(CALM, busy=busy, busy_before=before)]), tmp_path)
