@@ -47,6 +47,14 @@ def test_per_step_compares_a_turn_with_the_same_turn_of_other_episodes():
     assert found[:6] == pytest.approx([-0.25, 0.5, 0.5, found[3], 0.25, -0.5])
 
 
+def test_the_penalties_of_later_turns_lower_the_return_of_a_turn():
+    given = replace(batch(0.5), token_penalties=np.array([0.1, 0.2, 0.2, 0.4, 0.1, 0.3, 0, 0], np.float32))
+    # Third turn 1, second 0.5 (1 - 0.4), first 0.5 (0.3 - 0.4); the other episode 0, and 0.5 - 0.5 0.3.
+    assert returns(given) == pytest.approx([-0.05, 0.3, 1, 0.35, 0, 3])
+    found = ADVANTAGES["rloo"](per_step(given))
+    assert found[0] == pytest.approx((-0.05 - 0.1) - (0.35 - 0.1))
+
+
 def test_gigpo_adds_the_comparison_of_turns_in_the_same_state():
     # Episodes 1 and 0.5: +- 1 / sqrt(2). gamma 0.5, state 7: turns with returns 0.25, 1 and 0.5: mean 7/12,
     # deviations -1/3, 5/12, -1/12, variance (16 + 25 + 1) / 144 / 2 = 21 / 144, std 0.381881. State 8: 0.5 and 0.

@@ -32,12 +32,18 @@ def by_state(batch: AdvantageBatch) -> AdvantageBatch:
 
 
 def returns(batch: AdvantageBatch) -> Doubles:
-    """[M]: R_t = r_t + gamma R_{t+1} of each turn, where t + 1 is the turn that was taken next."""
+    """[M]: R_t = r_t + gamma R_{t+1} of each turn, where t + 1 is the turn that was taken next.
+
+    Token penalties of later turns are subtracted from their rewards; `AdvantageBatch.scores` subtracts the turn's own.
+    """
     turns = batch.known_turns()
-    sums = turns.rewards.astype(np.float64)
+    sums, penalties = turns.rewards.astype(np.float64), np.zeros(turns.rewards.size)
+    if batch.token_penalties is not None:
+        owners = np.repeat(np.arange(sums.size), turns.lengths)
+        penalties = np.bincount(owners, weights=batch.token_penalties, minlength=sums.size)
     for turn, following in reversed(list(pairwise(np.lexsort((turns.order, turns.owners))))):
         if turns.owners[turn] == turns.owners[following]:
-            sums[turn] += batch.gamma * sums[following]
+            sums[turn] += batch.gamma * (sums[following] - penalties[following])
     return sums
 
 
