@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from rljob_trainer.local.ray_cluster import local_ray, ray_environment
+from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from tests.rljob_trainer.run_support import Machine, machine, wait_until
 
 DRIVER = """
@@ -62,6 +63,10 @@ def _is_source(process: psutil.Process, folder: Path) -> bool:
         return False
 
 
+def _settled(ray: LocalRay) -> bool:
+    return ray.address_file.exists() or ray.is_gone()
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     with machine() as place:
@@ -69,9 +74,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         monkeypatch.setattr("tempfile.tempdir", None)  # it is read again
         environment = {**os.environ, **place.environment, **ray_environment()}
         del environment["OMP_NUM_THREADS"]  # which tests set, and nobody else
-        with local_ray(0, "hf", tmp_path / "ray.log", environment) as ray:
-            wait_until(ray.address_file.exists)
-            yield Cluster(place, environment, ray.address_file.parent)
+        for _ in range(3):  # as the supervisor does: now and then a raylet ends while it starts
+            with local_ray(0, "hf", tmp_path / "ray.log", environment) as ray:
+                wait_until(partial(_settled, ray))
+                if ray.address_file.exists():
+                    yield Cluster(place, environment, ray.address_file.parent)
+                    return
+        raise AssertionError((tmp_path / "ray.log").read_text())
 
 
 def test_workers_are_forked_with_what_they_need_and_are_otherwise_as_rays_own(cluster: Cluster):

@@ -13,6 +13,7 @@ Its workers are forked from a process that has already imported their modules (`
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -54,6 +55,9 @@ START_SECONDS = 90.0
 """Deadline of Ray's start, shorter than the driver's wait for it, so that Ray is named as the cause."""
 
 _VITAL = ("gcs_server", "raylet")
+_ERROR = re.compile(r"\[[-\d :,]+ [CE] ")
+"""Begins the line of an error in their logs."""
+
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -133,7 +137,8 @@ class _Watch:
                 vital = _vital()
             for name in _VITAL:
                 if not _lives(vital[name]) if name in vital else self.started:
-                    return f"Ray's process {name} ended {'unexpectedly' if self.started else 'while it started'}"
+                    when = "unexpectedly" if self.started else "while it started"
+                    return f"Ray's process {name} ended {when}{self._last_words(name)}"
             for process in (*vital.values(), preloaded):
                 stopped[process] = stopped.get(process, 0.0) + LOOK_SECONDS if _is_stopped(process) else 0.0
             for name, process in vital.items():
@@ -143,6 +148,14 @@ class _Watch:
                 with suppress(psutil.NoSuchProcess):
                     preloaded.kill()  # Ray then starts its workers by itself
         return f"Ray did not start within {START_SECONDS:.0f} s"
+
+    def _last_words(self, name: str) -> str:
+        """The last error in the log of that process; "" without one."""
+        found = ""
+        for log in (self.folder / RAY_FOLDER).glob(f"session_*/logs/{name}.out"):
+            errors = [line for line in log.read_text(errors="replace").splitlines() if _ERROR.match(line)]
+            found = f": {errors[-1]}" if errors else found
+        return found
 
 
 def main() -> None:
