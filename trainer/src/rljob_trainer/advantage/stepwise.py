@@ -37,10 +37,11 @@ def returns(batch: AdvantageBatch) -> Doubles:
     Token penalties of later turns are subtracted from their rewards; `AdvantageBatch.scores` subtracts the turn's own.
     """
     turns = batch.known_turns()
-    sums, penalties = turns.rewards.astype(np.float64), np.zeros(turns.rewards.size)
+    sums: Doubles = turns.rewards.astype(np.float64)
+    penalties: Doubles = np.zeros_like(sums)
     if batch.token_penalties is not None:
         owners = np.repeat(np.arange(sums.size), turns.lengths)
-        penalties = np.bincount(owners, weights=batch.token_penalties, minlength=sums.size)
+        penalties += np.bincount(owners, weights=batch.token_penalties, minlength=sums.size)
     for turn, following in reversed(list(pairwise(np.lexsort((turns.order, turns.owners))))):
         if turns.owners[turn] == turns.owners[following]:
             sums[turn] += batch.gamma * (sums[following] - penalties[following])
