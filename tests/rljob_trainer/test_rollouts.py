@@ -263,46 +263,44 @@ def test_a_deadline_names_those_who_are_busy(tmp_path: Path):
             site.collect(3, seconds=4.0)
 
 
-@pytest.mark.slow
-def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_path: Path):
-    """vLLM cannot be started twice in one process, and the next driver would find this one."""
+@contextmanager
+def one_engine(model: Path) -> Iterator[tuple[EngineClient, Roster]]:
+    """An engine hf of that folder, not started yet, and the rank that it belongs to."""
     heartbeats = Heartbeats(SILENT_AFTER)
     roster = Roster(1, 60.0, heartbeats, fence=lambda: None)
     try:
         context = WorkerContext(make_spec(), "cpu", 1, roster, heartbeats)
         ranks = RankClient(context)
         ranks.start()
-        engines = EngineClient(context, EngineSettings("hf", str(tmp_path / "no model"), 32), ranks)
+        engines = EngineClient(context, EngineSettings("hf", str(model), 32), ranks)
+        yield engines, roster
+    finally:
+        roster.end_all()
+        heartbeats.close()
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_path: Path):
+    """vLLM cannot be started twice in one process, and the next driver would find this one."""
+    with one_engine(tmp_path / "no model") as (engines, roster):
         assert "engine-0" in roster
         with pytest.raises(Exception, match="no model"):
             engines.ready()
         assert "engine-0" not in roster
         with pytest.raises(ValueError, match="engine-0"):
             ray.get_actor("engine-0")
-    finally:
-        roster.end_all()
-        heartbeats.close()
 
 
 @pytest.mark.slow
 def test_an_engine_that_failed_beside_the_ranks_starts_again_in_another_process(tmp_path: Path):
     """There its memory may have been theirs for a moment; here its model is complete only later."""
-    heartbeats = Heartbeats(SILENT_AFTER)
-    roster = Roster(1, 60.0, heartbeats, fence=lambda: None)
-    try:
-        context = WorkerContext(make_spec(), "cpu", 1, roster, heartbeats)
-        ranks = RankClient(context)
-        ranks.start()
-        engines = EngineClient(context, EngineSettings("hf", str(tmp_path / "model"), 32), ranks)
+    with one_engine(tmp_path / "model") as (engines, _):
         engines.start(beside=True)
         with pytest.raises(Exception, match="model"):
             wait_for(next(iter(engines._started.values())), 60.0, "an engine of a test")
         make_policy(model := write_model_dir(tmp_path / "model"), seed=0).save_pretrained(model)
         engines.ready()
         assert (engines.running, engines.replaced) == (True, 1)
-    finally:
-        roster.end_all()
-        heartbeats.close()
 
 
 @pytest.mark.slow
