@@ -124,7 +124,7 @@ def prompts_of(folder: Path, count: int) -> list[Ids]:
 
 def generate(engine: Any, prompts: Sequence[Ids], tokens: int) -> tuple[float, list[Completion]]:
     """Seconds, and the completions in the order of the prompts. vLLM's own prefix cache is emptied before."""
-    engine._engine.reset_prefix_cache()  # noqa: SLF001
+    engine._engine.reset_prefix_cache()  # noqa: SLF001  engines do it at a sync alone
     begin, made = time.perf_counter(), []
     for number, ids in enumerate(prompts):
         seeds = tuple(SAMPLES * number + each for each in range(SAMPLES))

@@ -138,8 +138,8 @@ def _single(results: Results) -> str:
         f"| {number} | {plain.rollout:.0f} | {plain.step:.0f} | {one.rollout:.0f} | {one.step:.0f} | {ratio:.3f} |"
         for number, (plain, one, ratio) in enumerate(zip(results.plain, results.one_turn, speed, strict=True), 1)
     ]
-    loud = "" if results.busiest() <= QUIET else " It is of no use here: the runs met different loads of the machine."
-    return "\n".join(lines) + f"\n\nThe median repetition has {median(speed):.3f} of the plain job's speed.{loud}"
+    caveat = "" if results.busiest() <= QUIET else " Other programs slowed the runs unequally: do not use this ratio."
+    return "\n".join(lines) + f"\n\nThe median repetition has {median(speed):.3f} of the plain job's speed.{caveat}"
 
 
 def figure(results: Results) -> Figure:

@@ -2,8 +2,8 @@
 
     {"pid": 4551, "call": "update", "start": 1760000000.25, "end": 1760000000.40}      unix seconds
 
-"generate" is no call: an engine had requests from start to end. `make bench` computes from all the time in which no
-worker worked, the cost of Ray and the driver; `make bench-agents` how an engine is used.
+An entry "generate" is not a call: it is a time in which an engine had requests. `make bench` adds up the time in which
+no worker works, which is the cost of Ray and the driver; `make bench-agents` shows how busy an engine is.
 """
 
 import json
