@@ -4,7 +4,8 @@ It shares no code with rljob_api but the reading of YAML: jsonschema judges the 
 """
 
 import copy
-from functools import cache
+import json
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,14 @@ def root_schema() -> dict[str, Any]:
 
 def admit(document: Any) -> tuple[list[str], list[str]]:
     """(errors of form, messages of broken rules) for one document; both empty where it is admitted."""
+    errors, whole = formed(document)
+    return errors, [] if errors else broken_rules(root_schema(), whole)
+
+
+def formed(document: Any) -> tuple[list[str], Any]:
+    """(errors of form, the document with its defaults)."""
     if not isinstance(document, dict):
-        return ["not an object"], []
+        return ["not an object"], document
     document = copy.deepcopy(document)
     document.pop("status", None)
     errors = _unknown(root_schema(), document, "")
@@ -55,17 +62,16 @@ def admit(document: Any) -> tuple[list[str], list[str]]:
     errors += [error.message for error in jsonschema.Draft4Validator(root_schema()).iter_errors(document)]
     metadata = {key: item for key, item in (document.get("metadata") or {}).items() if item is not None}
     errors += [error.message for error in jsonschema.Draft4Validator(OBJECT_META).iter_errors(metadata)]
-    errors += _repeated(root_schema(), document)
-    return errors, [] if errors else broken_rules(root_schema(), document)
+    return errors + _repeated(root_schema(), document), document
 
 
 def broken_rules(schema: dict[str, Any], value: Any) -> list[str]:
     """Messages of the rules that do not hold at `value` and below it."""
     broken: list[str] = []
     if isinstance(value, dict):
-        self = {"self": json_to_cel(value)} if RULES in schema else {}
         rules = [rule for rule in schema.get(RULES, ()) if "oldSelf" not in rule["rule"]]
-        broken += [rule["message"] for rule in rules if not _program(rule["rule"]).evaluate(self)]
+        text = json.dumps(value, sort_keys=True) if rules else ""
+        broken += [rule["message"] for rule in rules if not _holds(rule["rule"], text)]
         for name, field in schema.get("properties", {}).items():
             broken += broken_rules(field, value.get(name))
     if isinstance(value, list):
@@ -78,6 +84,16 @@ def refused_changes(schema: dict[str, Any], old: Any, new: Any) -> list[str]:
     values = {"self": json_to_cel(new), "oldSelf": json_to_cel(old)}
     rules = [rule for rule in schema[RULES] if "oldSelf" in rule["rule"]]
     return [rule["message"] for rule in rules if not _program(rule["rule"]).evaluate(values)]
+
+
+@cache  # most objects of most files are as in other files, and a rule takes milliseconds
+def _holds(rule: str, text: str) -> bool:
+    return bool(_program(rule).evaluate({"self": _value(text)}))
+
+
+@lru_cache(maxsize=16)
+def _value(text: str) -> Any:
+    return json_to_cel(json.loads(text))
 
 
 @cache

@@ -84,11 +84,13 @@ def driver(
 
 
 @contextmanager
-def first_attempt() -> Iterator[tuple[Roster, Heartbeats]]:
+def first_attempt(silent_after: float = SILENT_AFTER) -> Iterator[tuple[Roster, Heartbeats]]:
     """One whose workers end with it."""
-    with driver(1, SILENT_AFTER) as (roster, heartbeats):
-        yield roster, heartbeats
-        roster.end_all()
+    with driver(1, silent_after) as (roster, heartbeats):
+        try:
+            yield roster, heartbeats
+        finally:
+            roster.end_all()
 
 
 def start(roster: Roster, name: str, signature: str = "s", slow_start: float = 0.0) -> Worker[Any]:

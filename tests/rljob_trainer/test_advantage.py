@@ -111,6 +111,8 @@ def test_opo_subtracts_the_mean_weighted_by_length():
     # Group 0: (2 x 1 + 1 x 0 + 1 x 0) / 4 = 0.5. Group 1: (3 x 2 + 1 x 4) / 4 = 2.5.
     advantages = ADVANTAGES["opo"](batch([1, 0, 0, 2, 4], groups=[0, 0, 0, 1, 1], lengths=[2, 1, 1, 3, 1]))
     np.testing.assert_allclose(advantages, [0.5, 0.5, -0.5, -0.5, -0.5, -0.5, -0.5, 1.5], rtol=1e-6)
+    masked = ADVANTAGES["opo"](batch([1, 0, 0, 9], groups=[0] * 4, lengths=[2, 1, 1, 0]))
+    np.testing.assert_allclose(masked, advantages[:4], rtol=1e-6)
 
 
 def test_gpg_makes_up_for_groups_that_teach_nothing():

@@ -94,6 +94,7 @@ def test_a_frozen_process_that_nobody_misses_while_the_run(
         write_lines(volume, 4)
         if ends:
             run.kill()
+            run.wait()
         return psutil.Process(scorer.pid)
 
     monkeypatch.setattr(chaos_trial, "inject", inject)

@@ -16,6 +16,7 @@ from rljob_trainer.checkpoint.manifest import MANIFEST, MODEL, RANKS, commit
 from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt, make_spec
+from tests.rljob_trainer.cli_support import rljob
 from tests.rljob_trainer.rank_support import alone, random_trajectories, write_model
 from tests.rljob_trainer.rollout_support import forward_log_probs, write_model_dir
 from tests.rljob_trainer.small_disk import mounted
@@ -97,6 +98,15 @@ def test_a_target_that_cannot_be_written_is_named(finished, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="file/model cannot be written: Not a directory"):
         export_model(ref, tmp_path / "file" / "model", "float32")
+
+
+def test_a_base_is_refused_where_it_means_nothing(finished, tmp_path):
+    ref, _ = finished
+    with pytest.raises(DataError, match="no adapter; leave out --base"):
+        export_model(ref, tmp_path / "model", "float32", base=ref.path / MODEL)
+    done = rljob("export", tmp_path, tmp_path / "model", "--adapter", "--base", tmp_path)
+    assert done.returncode == 2
+    assert "leave out --base or --adapter" in done.stderr
 
 
 def test_a_checkpoint_that_lacks_its_model_is_named(finished, tmp_path):

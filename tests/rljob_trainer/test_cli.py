@@ -48,6 +48,16 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
     assert not set(done.stderr.split()) & {"torch", "ray", "rich.console", "pydantic", "rljob_api", "matplotlib"}
 
 
+@pytest.mark.parametrize("command", ["driver", "eval"])
+def test_commands_that_make_rows_have_the_hash_seed_of_reward_processes(command: str) -> None:
+    program = "import sys; from rljob_trainer.cli import main; print('random', sys.flags.hash_randomization); main()"
+    environment = {**os.environ, "PYTHONHASHSEED": "random"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, command, "--help"], env=environment, check=True, capture_output=True, text=True
+    )
+    assert "random 0" in done.stdout
+
+
 def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
     done = rljob("statsu")
     assert done.returncode == 2
@@ -214,6 +224,19 @@ def test_validate_reads_signatures_and_looks_for_programs(
     assert [line.partition(": ")[2] for line in program] == [
         "spec.environment.mcpServers[0].command[0]: none-such is no program here: install it, or correct the name"
     ][: not image]
+
+
+def test_validate_renders_the_template_of_a_job_with_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"train": "a.parquet", "prompts": "8", "functions": "{name: a, builtin: exact_match}", "steps": "3"}
+    tools = "  environment: {builtinTools: [{name: calculator}]}\n  rewards:"
+    job = SEVERAL.format(**good).replace("  rewards:", tools)
+    (tmp_path / "job.yaml").write_text(job)
+    validate([tmp_path / "job.yaml"])
+    assert "valid: first" in capsys.readouterr().out, "the model's own template is not here"
+    (tmp_path / "job.yaml").write_text(job.replace("some/model}", "some/model, chatTemplate: '{{ messages }}'}"))
+    with pytest.raises(typer.Exit):
+        validate([tmp_path / "job.yaml"])
+    assert "6:43: spec.model.chatTemplate: tools need another chat template" in capsys.readouterr().out
 
 
 def test_show_fills_in_what_the_preset_decides(tmp_path: Path) -> None:

@@ -176,6 +176,14 @@ def test_a_value_that_means_something_else_has_a_comment(name: str) -> None:
     assert conversion.notes.get(field, "") in rendered(conversion, "test")
 
 
+TEACHER = ("distillation.enabled=True", "distillation.teacher_models.teacher_model.model_path=org/big",
+           "distillation.teacher_models.teacher_model.inference.max_model_len=900")  # fmt: skip
+ALONE = (*TEACHER, "distillation.distillation_loss.use_task_rewards=False", "algorithm.adv_estimator=gae")
+GRADIENT = ("distillation.distillation_loss.use_policy_gradient=True", "distillation.distillation_loss.loss_mode=k1")
+TOP_K = ("distillation.distillation_loss.loss_mode=forward_kl_topk", "distillation.distillation_loss.topk=64")
+BOTH = (*TEACHER, "distillation.distillation_loss.distillation_loss_coef=0.1", *GRADIENT)
+
+
 @pytest.mark.parametrize(
     ("settings", "left"),
     [
@@ -188,10 +196,38 @@ def test_a_value_that_means_something_else_has_a_comment(name: str) -> None:
           "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"), None),
         (("algorithm.rollout_correction.bypass_mode=True", "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"),
          "actor_rollout_ref.actor.policy_loss.loss_mode"),
+        ((*BOTH, "distillation.distillation_loss.clip_ratio_high=0.3"),
+         "distillation.distillation_loss.clip_ratio_high"),
+        ((*TEACHER, "distillation.distillation_loss.loss_max_clamp=10"),
+         "distillation.distillation_loss.loss_max_clamp"),
+        ((*TEACHER, "distillation.distillation_loss.log_prob_min_clamp=-10"), None),
+        ((*TEACHER, "+distillation.teacher_models.other.model_path=b"), None),
     ],
 )  # fmt: skip
 def test_what_rljob_would_do_otherwise_is_listed(settings: tuple[str, ...], left: str | None) -> None:
     assert conversion_of(GRPO[0], [*GRPO[1:], *settings]).left.keys() == ({left} if left else set())
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "value", "note"),
+    [
+        ((*ALONE, *GRADIENT), "preset", "distillation", ""),
+        ((*ALONE, *GRADIENT), "teacher", {"path": "org/big", "coefficient": 1.0}, ""),
+        ((*ALONE, *GRADIENT, "algorithm.use_kl_in_reward=True"), "kl", None, ""),
+        (ALONE, "preset", "distillation", "verl has k3 as a loss"),
+        ((*ALONE, *TOP_K), "teacher", {"path": "org/big", "topK": 64, "coefficient": 1.0}, "the reverse KL"),
+        (BOTH, "preset", "grpo", "added to the advantages"),
+        (BOTH, "teacher", {"path": "org/big", "coefficient": 0.1}, ""),
+        (("distillation.nnodes=2",), "teacher", None, ""),
+    ],
+)
+def test_a_teacher_of_verl_is_one_of_the_ranks(settings, field, value, note) -> None:
+    conversion = conversion_of(GRPO[0], [*GRPO[1:], *settings])
+    text = rendered(conversion, "test")
+    assert not conversion.left
+    assert note in text
+    assert not validate(text, "test").problems
+    assert spec(conversion)["algorithm"].get(field) == value
 
 
 @pytest.mark.parametrize("estimator", ["gae", "grpo_passk"])

@@ -1,12 +1,14 @@
 """From a spec to tasks and examples: token ids, lengths, ids, and a stream that resumes."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from rljob_api.v1alpha1 import Data, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
@@ -15,6 +17,10 @@ from rljob_trainer.data.stream import SupervisedStream, TaskStream
 from rljob_trainer.data.supervised import load_supervised
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import DataError
+from rljob_trainer.loop.gradients import GradientGuard
+from rljob_trainer.loop.loop import Loop
+from rljob_trainer.loop.state import LoopState
+from tests.rljob_trainer.checkpoint_support import make_spec
 
 WORDS = ["abc", "a", "abcdefgh", "bc", "cab"]
 
@@ -159,6 +165,20 @@ def test_tasks_that_were_issued_come_first_also_after_a_resume(folder, tokenizer
     assert rest[0] == open_[2].id
     assert not set(rest) & set(ids_of(used))
     assert second.state_dict()["issued"] == []
+
+
+def test_hard_prompts_that_wait_when_the_data_ends_are_counted(folder, tokenizer):
+    stream = stream_of(folder, tokenizer, epochs=1)
+    stream.issue_again(ids_of(stream.next(5))[:2])
+    nothing: Any = None
+    spec = make_spec(training={"epochs": 1, "steps": 9})
+    state = LoopState(stream, None, nothing, GradientGuard(spec.training.on_bad_gradient), "", nothing)
+    rest = dict.fromkeys(("volume", "stage", "held", "reinforced", "checkpoints", "reporting", "requests"), nothing)
+    loop = Loop(spec=spec, state=state, saved=0, lost=False, ranks=nothing, fingerprint="", **rest)
+    with capture_logs() as logs:
+        assert list(loop._steps()) == []
+    assert logs[-1]["event"] == "hard_prompts_left"
+    assert logs[-1]["prompts"] == 2
 
 
 def test_every_epoch_begins_with_the_easiest_rows(folder, tokenizer):

@@ -256,7 +256,7 @@ def run(task, base_url, api_key):
 
 
 def test_an_agent_that_hangs_costs_its_episode(tmp_path):
-    with playing(tmp_path, source=HANGS, timeout="1s") as play:
+    with playing(tmp_path, source=HANGS, timeout="4s") as play:
         hung, calm = play("a<|end|>", truth="hang"), play("a<|end|>")
     assert (hung.status, hung.trajectories, calm.reward) == ("timed_out", (), 1)
 

@@ -1,7 +1,7 @@
 """Messages to tokens, and turns to trajectories: what was sampled is what is trained on."""
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -13,8 +13,11 @@ import pytest
 from rljob_trainer.environments.recorder import Recorder
 from rljob_trainer.environments.session import Filter, Limits, Over, Refused, Session, TurnLimits
 from rljob_trainer.environments.tool_calls import ToolCall, parse_tool_calls
+from rljob_trainer.environments.tool_template import check_tool_template
+from rljob_trainer.errors import DataError
 from rljob_trainer.types import Episode
 from tests.rljob_trainer import chat_templates as templates
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.environments_support import Script, ids_of, task_of, tokenized_of
 from tests.rljob_trainer.rollouts_support import ids
 
@@ -181,6 +184,30 @@ def test_a_call_that_the_template_rejects_is_the_policys_fault_and_stays_in_its_
     read = tokenized.text(episode.trajectories[-1].token_ids.tolist())
     assert (first.upper() if rewrites else first).lower() in read.lower()
     assert converse(STRICT, CALL + "<|im_end|>", result, tools=[TOOL])[1].counts["splits"] == 0
+
+
+NO_CALLS = templates.NEEDS_SYSTEM + "{% for m in messages if m.tool_calls %}{{ raise_exception('calls') }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        (templates.QWEN3, None),
+        (templates.TOOLS, None),
+        ("{{ tools | upper }}" + NO_CALLS, None),
+        ("{{ tools }}" + templates.LLAMA, "rejects the conversation: no tool"),
+        (templates.CHATML, "leaves out the tools"),
+        (
+            "{{ tools }}" + templates.CHATML.replace("m.content", "m.content if m.role != 'tool'"),
+            "leaves out the results",
+        ),
+    ],
+)
+def test_a_job_with_tools_needs_a_template_that_shows_them_and_their_results(template, fault):
+    tokenizer = tokenized_of(template).chat.tokenizer
+    check_tool_template(make_spec(environment={"path": "game.py"}), tokenizer)
+    with pytest.raises(DataError, match=rf"spec\.model\.chatTemplate: .*{fault}") if fault else nullcontext():
+        check_tool_template(make_spec(environment={"builtinTools": [{"name": "calculator"}]}), tokenizer)
 
 
 def test_calls_are_parsed_and_what_is_none_becomes_a_call_that_fails():

@@ -1,6 +1,7 @@
 """`rljob env try` and `rljob samples`: one episode with a model, and those of a run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,17 @@ from rljob_trainer.cli.samples import samples
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.environments.trial import of_job, of_python, play
 from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.journal.summary import summarise
+from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.loop.reporting import Reporting
+from rljob_trainer.progress.reporter import ProgressReporter
+from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.transcript import episode_row, lines
-from rljob_trainer.types import Episode, Trajectory, Turn
+from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.types import Episode, Group, Trajectory, Turn
 from rljob_trainer.volume import Volume, write_json
 from tests.rljob_api.example_files import EXAMPLES
-from tests.rljob_trainer.environments_support import Script, playing
+from tests.rljob_trainer.environments_support import Script, playing, task_of
 from tests.rljob_trainer.rollouts_support import ids
 
 GUESS = EXAMPLES / "guess"
@@ -132,3 +139,27 @@ def test_samples_are_chosen_by_step_reward_and_status(tmp_path, capsys):
     assert len(shown(at_least=0.5)) == len(shown(at_most=0.5)) == 2
     with pytest.raises(DataError, match="no validation has written samples"):
         samples(tmp_path / "other")
+
+
+def test_failed_episodes_are_among_the_samples_with_their_reason(tmp_path, capsys, monkeypatch):
+    volume = Volume(tmp_path)
+    write_json(volume.claim(1), {"attempt": 1})
+    with playing(tmp_path, source=ASKS) as play_script:
+        played = replace(play_script("a<|end|>", "b<|end|>", "c<|end|>"), reward=0.25)
+    tokenized = play_script.tokenized
+    failed, task = Episode("0/0/0", 1, (), "timed_out", reason="hung"), task_of(tokenized)
+    groups = [Group(task, (failed, played)), Group(task, (failed,), error="hung"), Group(task, (played,))]
+    with ProgressReporter(volume) as progress:
+        loggers = LoggerSet([], RunInfo("job", "u1", tmp_path))
+        reporting = Reporting(volume, 1, progress, loggers, tokenized.chat.tokenizer)
+        monkeypatch.setattr(reporting, "fetch", lambda shown: [groups[each.index] for each in shown])
+        reporting.samples(4, [GroupRef(None, index, summarise(group)) for index, group in enumerate(groups)])
+
+    def shown(**options) -> list[str]:
+        samples(Path(tmp_path), **options)
+        return capsys.readouterr().out.splitlines()
+
+    assert shown(status="failed") == ["step 4, 0/0/0: no reward, timed_out", "  left out: hung"] * 2
+    assert [line for line in shown(at_least=0) if "reward" in line] == [
+        "step 4, 0/0/0: reward 0.25, finished, turns 3, splits 0"
+    ] * 2

@@ -8,7 +8,7 @@ import pytest
 from rljob_trainer.engines.calls import Subscriber
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rollouts.engine_time import EngineTime
-from rljob_trainer.rollouts.generation import Generation
+from rljob_trainer.rollouts.generation import Context, Generation
 from rljob_trainer.types import Sampling
 from tests.rljob_trainer.rollouts_support import FakeEngine, attached, ids
 
@@ -107,6 +107,40 @@ def test_what_no_engine_can_run_waits_for_the_one_that_has_room_first():
         assert one.aborted == two.aborted == []
 
     play(scenario, runs=4)
+
+
+def test_a_later_turn_goes_to_the_engine_that_has_its_context():
+    async def scenario(generation, one, two):
+        generation.attach(attached(one, two))
+        contexts = [Context() for _ in range(4)]
+
+        def turn(episode: int, seed: int) -> Any:
+            call = generation.generate(str(episode), ids(5, seed), WARM, seed, contexts[episode])
+            return asyncio.ensure_future(call)
+
+        for episode in range(4):
+            turn(episode, episode)
+        await tick()
+        assert (seeds(one), seeds(two)) == ([(0,), (2,)], [(1,), (3,)])
+        for engine in (two, one):
+            for request in (0, 1):
+                generation.deliver(engine.finish(request=request))
+        for episode in (3, 2, 1, 0):
+            turn(episode, 10 + episode)
+            await tick()
+        assert (seeds(one)[2:], seeds(two)[2:]) == ([(12,), (10,)], [(13,), (11,)])
+        generation.deliver(two.finish(request=2))
+        generation.deliver(two.finish(request=3))
+        generation.deliver(one.finish(request=2))
+        turn(2, 22)
+        await tick()
+        assert seeds(two)[4:] == [(22,)], "the engine that has its context has more to do than its share"
+        generation.attach(attached(one))
+        turn(3, 23)
+        await tick()
+        assert seeds(one)[4:] == [(22,), (23,)], "the one that had its context is lost"
+
+    play(scenario)
 
 
 @played

@@ -1,7 +1,7 @@
 """Trackers that fail, hang or print, each in its own process."""
 
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +64,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunInfo:
     return RunInfo("reverse-text", "u1", tmp_path / "run")
 
 
-def logged(name: str, run: RunInfo, steps: int = 5) -> list[MutableMapping[str, Any]]:
-    """Log so many steps to a tracker. Returns the warnings."""
+def logged(
+    name: str, run: RunInfo, steps: int = 5, ready: Callable[[], object] = lambda: True
+) -> list[MutableMapping[str, Any]]:
+    """Log so many steps to a tracker, once it is ready. Returns the warnings."""
     with structlog.testing.capture_logs() as warnings:
         logger = BackgroundLogger("tracker", f"trackers:{name}", run, {})
+        wait_until(ready, 60.0)
         for step in range(1, steps + 1):
             logger.log(step, {"loss": step / 4})
         logger.close("done")
@@ -76,7 +79,8 @@ def logged(name: str, run: RunInfo, steps: int = 5) -> list[MutableMapping[str, 
 
 
 def seen(run: RunInfo) -> list[str]:
-    return (run.directory / "seen.txt").read_text().splitlines()
+    file = run.directory / "seen.txt"
+    return file.read_text().splitlines() if file.exists() else []
 
 
 def test_every_step_arrives_in_order_before_the_end(run: RunInfo) -> None:
@@ -104,7 +108,7 @@ def test_a_tracker_that_hangs_holds_up_neither_the_training_nor_its_end(
 ) -> None:
     monkeypatch.setattr(background, "FINISH_SECONDS", 4.0)
     # More than the queue and the pipe to the process hold together.
-    warnings = logged("Hanging", run, background.QUEUE_STEPS * 10)
+    warnings = logged("Hanging", run, background.QUEUE_STEPS * 10, ready=lambda: seen(run))
 
     assert [each["event"] for each in warnings] == ["logger_too_slow", "logger_abandoned"]
     assert seen(run)[0].isdigit(), "it has started a process"

@@ -6,12 +6,13 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from rljob_api import ResolvedSpec
 from rljob_api.resolve import ResolvedLora
@@ -338,12 +339,25 @@ def test_a_module_that_the_model_lacks_is_named_with_those_that_it_has(folder):
         assert raised.value.field == "spec.model.lora.targetModules"
 
 
+@pytest.mark.parametrize("block", ["model", "critic"])
+def test_a_model_without_linear_layers_can_have_no_adapter(tmp_path, block):
+    config = GPT2Config(vocab_size=260, n_embd=16, n_layer=1, n_head=1)  # its layers are Conv1D
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    blocks: dict[str, Any] = {"model": {"path": "model"}, "algorithm": {"preset": "ppo"}, "critic": {}}
+    blocks[block] = blocks[block] | {"lora": {"rank": 4}}
+    with pytest.raises(JobError, match=f"gpt2 has no linear layer .* remove spec.{block}.lora") as raised:
+        alone(make_spec(**blocks), start, str(tmp_path), "rl")
+    assert raised.value.field == f"spec.{block}.lora"
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
         ({"use_rslora": True}, "use_rslora true"),
         ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
+        ({"init_lora_weights": "OLoRA"}, "init_lora_weights"),
     ],
 )
 def test_an_adapter_that_computes_more_is_refused(folder, tmp_path, changes, problem):
@@ -419,6 +433,8 @@ def test_another_model_under_the_adapter_is_refused(folder, tmp_path):
         assert raised.value.field == "spec.model.path"
     with pytest.raises(DataError, match=r"not those of the model that was adapted: .*--base"):
         export_model(ref, tmp_path / "merged", "float32")
+    with pytest.raises(DataError, match="not those of the model that was adapted"):
+        export_model(ref, tmp_path / "merged", "float32", base=base)
     export_model(ref, tmp_path / "merged", "float32", base=Path(folder))
 
 

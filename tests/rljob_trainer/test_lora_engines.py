@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.registry import create_engine
-from rljob_trainer.engines.vllm.adapter import renames
+from rljob_trainer.engines.vllm.adapter import but_for_weights, renames
 from rljob_trainer.errors import JobError
 from rljob_trainer.lora.files import PREFIX
 from rljob_trainer.lora.layers import find_layers, merged
@@ -125,6 +126,15 @@ def test_adapters_go_by_the_renames_of_either_vllm(method):
     mapper = type("Mapper", (), {method: lambda _: "without what fuses layers"})()
     assert renames(mapper) == "without what fuses layers"
     assert renames(None) is None
+
+
+def test_memory_of_the_model_neither_sleeps_nor_wakes():
+    allocator = SimpleNamespace(
+        pointer_to_data={place: SimpleNamespace(tag=tag) for place, tag in ((1, "weights"), (2, "kv_cache"))}
+    )
+    seen = []
+    but_for_weights(allocator, lambda: seen.append([*allocator.pointer_to_data]))()
+    assert (seen, {*allocator.pointer_to_data}) == ([[2]], {1, 2})
 
 
 def test_kept_samples_go_on_with_the_new_adapter(engine, base):

@@ -1,14 +1,14 @@
 """Plans of GPU memory against figures that were measured, and against the allocations of a rank on a CPU."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from torch.profiler import ProfilerActivity, profile
-from transformers import GPT2Config, Qwen2Config
+from transformers import GPT2Config, OpenAIGPTConfig, Qwen2Config
 
 from bench.models.architectures import config_of
 from rljob_trainer.engines.engine import EngineSettings
@@ -21,7 +21,8 @@ from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.measured import model_size
 from rljob_trainer.memory.phases import phases, update_peak
 from rljob_trainer.memory.plan import plan, second_engine
-from rljob_trainer.memory.work import work_of
+from rljob_trainer.memory.table import _ROWS
+from rljob_trainer.memory.work import Work, work_of
 from rljob_trainer.types import answered
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.cli_support import rljob
@@ -65,7 +66,7 @@ def test_a_block_keeps_what_is_counted_by_hand(sizes, name, parameters):
     size = sizes[name]
     assert size.saved == pytest.approx(2 * (4 + 2 + 2) * hidden + 2 * (2 * hidden + 2 * kv) + 4 * 2 * wide, rel=0.01)
     assert size.compiled == pytest.approx(2 * (2 + 2) * hidden + 2 * (2 * hidden + 2 * kv) + 3 * 2 * wide, rel=0.01)
-    assert size.kv == layers * 2 * kv * 2
+    assert size.kv.nbytes == layers * 2 * kv * 2
     assert size.parameters == pytest.approx(parameters, rel=1e-3)
 
 
@@ -75,7 +76,7 @@ def test_a_model_that_looks_for_its_padding_is_measured():
         vocab_size=96, n_positions=64, n_embd=64, n_layer=2, n_head=2, eos_token_id=1, bos_token_id=1, pad_token_id=0
     )
     size = model_size(small)
-    assert (size.layers, size.hidden, size.kv) == (2, 64, 2 * 2 * 64 * 2)
+    assert (size.layers, size.hidden, size.kv.nbytes) == (2, 64, 2 * 2 * 64 * 2)
 
 
 @pytest.mark.parametrize(("name", "head"), [("1.5B", 0), ("7B", 151_936 * 3584)])
@@ -110,7 +111,8 @@ def test_a_teacher_takes_its_weights_in_bfloat16_shared_among_ranks(sizes, ranks
 
 def test_latent_attention_caches_one_vector_for_all_heads():
     latent = config_of("deepseek_v3")
-    assert model_size(latent).kv == latent.num_hidden_layers * (latent.kv_lora_rank + latent.qk_rope_head_dim) * 2
+    kv = model_size(latent).kv
+    assert kv.nbytes == kv.on_gpu(8) == latent.num_hidden_layers * (latent.kv_lora_rank + latent.qk_rope_head_dim) * 2
 
 
 def test_an_update_takes_what_was_measured_on_a_gpu(sizes):
@@ -130,7 +132,7 @@ def test_the_run_that_ended_at_its_first_sync_is_understood(sizes):
     """
     actor = {"tokensPerMicroBatch": 40_960, "recompute": "none"}
     work = work_of(spec_of(algorithm={"kl": {"placement": "none"}}, actor=actor))
-    found = plan(sizes["0.5B"], replace(work, keeps_contexts=True), H100)  # as every engine did then
+    found = plan(sizes["0.5B"], replace(work, whole_share=True), H100)  # as every engine did then
     assert not found.too_much
     assert found.peaks["update"] + found.phases["sync"]["KV cache"] > H100
 
@@ -157,9 +159,9 @@ def peak_of_an_update(worker, folder, budget):
 
 
 @pytest.mark.parametrize("recompute", ["layer", "none"])
-@pytest.mark.parametrize("budget", [1024, 2048])
-def test_an_update_takes_what_a_rank_allocates(tmp_path, recompute, budget):
-    """On a CPU, in bfloat16: FSDP2, packed attention, blocks and head as on a GPU. 2048 tokens are one pass."""
+@pytest.mark.parametrize(("budget", "dtype"), [(1024, "bfloat16"), (2048, "bfloat16"), (1024, "float32")])
+def test_an_update_takes_what_a_rank_allocates(tmp_path, recompute, budget, dtype):
+    """On a CPU: FSDP2, packed attention, blocks and head as on a GPU. 2048 tokens are one pass."""
     from transformers import AutoModelForCausalLM
 
     shape = config(SMALL, vocabulary=512)
@@ -167,10 +169,10 @@ def test_an_update_takes_what_a_rank_allocates(tmp_path, recompute, budget):
     actor = {"recompute": recompute, "compile": False, "tokensPerMicroBatch": budget}
     data = {"train": ["rows.jsonl"], "maxPromptTokens": 8, "maxResponseTokens": 120}
     spec = make_spec(
-        model={"path": "m", "dtype": "bfloat16"}, algorithm={"kl": {"placement": "none"}}, actor=actor, data=data
+        model={"path": "m", "dtype": dtype}, algorithm={"kl": {"placement": "none"}}, actor=actor, data=data
     )
     measured = alone(spec, peak_of_an_update, str(tmp_path), budget)
-    size, work = model_size(shape), replace(work_of(spec), tokens=budget, accumulates=budget < 2048)
+    size, work = model_size(shape, dtype=dtype), replace(work_of(spec), tokens=budget, accumulates=budget < 2048)
     kept = 12 * size.parameters
     assert update_peak(size, work) == pytest.approx(kept + measured, rel=0.1)
 
@@ -214,6 +216,18 @@ def test_ranks_share_weights_gradients_and_optimizer(sizes):
         assert four[part] == pytest.approx(one[part] / 4, rel=1e-6)
 
 
+def test_float32_doubles_what_is_in_the_compute_dtype_and_casts_no_copy(sizes):
+    """Also what decides recomputation: an H100 has room for the activations of 1.5B in bfloat16."""
+    spec = spec_of(model={"path": "model", "dtype": "float32"})
+    narrow, wide = sizes["1.5B"], model_size(config(SHAPES["1.5B"]), dtype="float32")
+    assert (wide.compiled, wide.kv.nbytes) == (2 * narrow.compiled, 2 * narrow.kv.nbytes)
+    before, after = (phases(size, work_of(each), H100) for size, each in ((narrow, spec_of()), (wide, spec)))
+    for phase, part in (("rollout", "reference"), ("rollout", "engine's weights"), ("sync", "tensor on its way")):
+        assert after[phase][part] == 2 * before[phase][part]
+    assert "gathered weights" not in after["update"]
+    assert with_defaults(spec, wide, H100).actor.recompute == "layer"
+
+
 def test_what_lies_in_host_memory_takes_none_of_the_gpus(sizes):
     size = sizes["1.5B"]
 
@@ -234,14 +248,14 @@ def test_what_lies_in_host_memory_takes_none_of_the_gpus(sizes):
 def test_engines_of_one_gpu_share_what_one_would_have(sizes):
     size = sizes["0.5B"]
     works = (work_of(spec_of(rollout={"enginesPerGpu": count})) for count in (1, 2))
-    one, two = (replace(work, keeps_contexts=True) for work in works)
+    one, two = (replace(work, whole_share=True) for work in works)
     before, after = (phases(size, work, H100)["rollout"] for work in (one, two))
     engine = ("engine's weights", "engine's activations", "KV cache")
     assert after["engine's weights"] == 2 * before["engine's weights"]
     assert sum(after[part] for part in engine) == sum(before[part] for part in engine) == int(0.5 * H100)
     cached = plan(size, two, H100).cached
     assert cached is not None
-    assert cached * 2 * size.kv == pytest.approx(after["KV cache"], rel=1e-3)
+    assert cached * 2 * size.kv.nbytes == pytest.approx(after["KV cache"], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -274,8 +288,43 @@ def test_a_kv_cache_holds_what_runs_at_once(sizes):
     assert work.longest == 1024
     parts = phases(sizes["1.5B"], work, H100)["rollout"]
     assert parts["KV cache"] == 28_672 * 65 * 16 * 100 * 9 / 8
-    playing = phases(sizes["1.5B"], replace(work, keeps_contexts=True), H100)["rollout"]
-    assert sum(playing[name] for name in playing if name.startswith(("engine", "KV"))) == int(0.5 * H100)
+
+
+@pytest.mark.parametrize(("ranks", "prompts", "contexts"), [(1, 64, 512), (2, 64, 256), (1, 8, 100), (1, 96, None)])
+def test_a_kv_cache_holds_the_contexts_of_an_engines_episodes(sizes, ranks, prompts, contexts):
+    """As above, eight episodes a prompt. Those of 96 prompts need more than half of the engine: it takes its share."""
+    data = {"train": ["rows.jsonl"], "maxResponseTokens": 512, "promptsPerStep": prompts}
+    tools = {"builtinTools": [{"name": "calculator"}], "maxEpisodeTokens": 1024}
+    spec = spec_of(ranks, data=data, environment=tools, rollout={"maxNumSeqs": 100, "samplesPerPrompt": 8})
+    parts = phases(sizes["1.5B"], work_of(spec), H100)["rollout"]
+    if contexts is not None:
+        assert parts["KV cache"] == 28_672 * 65 * 16 * contexts * 9 / 8
+    else:
+        assert sum(parts[name] for name in parts if name.startswith(("engine", "KV"))) == int(0.5 * H100)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sequences", "each"), [(1, 256, 28_672 * 256), (8, 512, 14_336 * 512), (1, 512, None), (8, 1024, None)]
+)
+def test_an_engine_takes_the_kv_cache_that_is_planned(tmp_path, monkeypatch, sizes, gpus, sequences, each):
+    """28,672 bytes a token of 1.5B; each of 8 GPUs holds one of its two heads. 16 GiB are more than half of 20."""
+    size, spec = sizes["1.5B"], spec_of(gpus, rollout={"tensorParallelSize": gpus, "maxNumSeqs": sequences})
+    parts = phases(size, work_of(spec), 40 * GIB)["rollout"]
+    monkeypatch.setattr(start, "_share", lambda _: 20 * GIB)
+    config(SHAPES["1.5B"]).save_pretrained(tmp_path)
+    settings = EngineSettings(
+        "vllm", str(tmp_path), 1024, "bfloat16", "cuda", max_num_seqs=sequences, tensor_parallel_size=gpus
+    )
+    taken = start._kv_cache_bytes(settings)
+    assert taken == (each and each * 65 * 16 * 9 // 8)
+    beside = parts["engine's weights"] + parts["engine's activations"]
+    assert parts["KV cache"] == (taken or 20 * GIB - beside)
+
+
+def test_layers_that_keep_other_states_take_all_that_the_share_leaves():
+    work = work_of(spec_of(rollout={"maxNumSeqs": 1}))
+    parts = phases(model_size(config_of("lfm2")), work, H100)["rollout"]
+    assert sum(parts[name] for name in parts if name.startswith(("engine", "KV"))) == int(0.5 * H100)
 
 
 @pytest.mark.parametrize("name", ["0.5B", "1.5B"])
@@ -290,10 +339,16 @@ def test_the_defaults_train_qwen_on_one_gpu_of_80_gb(sizes, name):
 
 @pytest.mark.parametrize(
     ("changed", "measures"),
-    [({}, False), ({"device": "cpu"}, False), ({"keeps_contexts": True}, True), ({"engines_per_gpu": 8}, True)],
+    [
+        ({}, False),
+        ({"device": "cpu"}, False),
+        ({"contexts": 1000}, False),
+        ({"contexts": 1024}, True),
+        ({"engines_per_gpu": 8}, True),
+    ],
 )
 def test_an_engine_measures_its_gpu_if_the_kv_cache_is_not_known(tmp_path, monkeypatch, changed, measures):
-    """512 sequences of 640 tokens fill 9 GiB at 1.5B: more than half of an eighth of 40 GiB."""
+    """512 sequences of 640 tokens fill 10 GiB at 1.5B: more than half of an eighth of 40 GiB, as 1024 of 40."""
     monkeypatch.setattr(start, "_share", lambda settings: 40 * GIB / settings.engines_per_gpu)
     config(SHAPES["1.5B"]).save_pretrained(tmp_path)
     plain = EngineSettings("vllm", str(tmp_path), 640, "bfloat16", "cuda", more_if_room=True)
@@ -305,6 +360,13 @@ def test_defaults_follow_the_memory(sizes):
     assert (small.actor.recompute, small.rollout.max_num_seqs) == ("layer", 256)
     written = spec_of(actor={"recompute": "offload"}, rollout={"maxNumSeqs": 64})
     assert with_defaults(written, sizes["0.5B"], H100) == written
+
+
+def test_layers_that_cannot_be_computed_again_leave_no_choice():
+    size = model_size(OpenAIGPTConfig(n_embd=64, n_layer=2, n_head=2, vocab_size=96))
+    assert with_defaults(spec_of(), size, GIB).actor.recompute is None
+    kept, again = (phases(size, work_of(spec_of(actor={"recompute": how})), H100) for how in ("none", "layer"))
+    assert kept == again
 
 
 @pytest.mark.parametrize(
@@ -349,6 +411,13 @@ def write_job(folder, shape):
     }  # fmt: skip
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     return folder / "job.yaml"
+
+
+@pytest.mark.parametrize("changed", [{each.name: True} for each in fields(Work) if each.type is bool] + [{"share": 0}])
+def test_every_part_has_a_row(sizes, changed):
+    base = work_of(spec_of(), sizes["0.5B"], sizes["0.5B"])
+    parts = phases(sizes["1.5B"], replace(base, **changed), H100)
+    assert {name for phase in parts.values() for name in phase} <= set(_ROWS)
 
 
 def test_the_command_prints_a_table_or_json(tmp_path):

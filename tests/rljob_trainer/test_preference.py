@@ -48,6 +48,12 @@ def batch(log_probs, reference, lengths, trajectories=None):
     )  # fmt: skip
 
 
+def test_a_device_spreads_the_losses_of_pairs_without_being_asked_for_their_lengths():
+    """The meta device has none to tell."""
+    pairs = Pairs(torch.tensor([3, 2], device="meta"), torch.tensor([2, 2], device="meta"))
+    assert pairs.spread(torch.zeros(2, device="meta"), 5).shape == (5,)
+
+
 def test_dpo_by_hand():
     # Pair 1: h(y+) = (-1 + 2) + (-1 + 1) = 1, h(y-) = -2 + 1 = -1; beta 0.5: -log sigmoid(0.5 x 2) = log(1 + 1/e).
     # Pair 2: h(y+) = 0, h(y-) = 2: -log sigmoid(-1) = log(1 + e), and each of its four trajectories counts half.

@@ -9,6 +9,9 @@ import torch
 from rljob_trainer.errors import JobError
 from rljob_trainer.workers import profile as module
 from rljob_trainer.workers.profile import FOLDER, VARIABLE, Profile, profile_folder
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import alone, write_model
+from tests.rljob_trainer.test_usage import step
 
 
 def test_the_trace_has_the_parts_after_the_first_ones(tmp_path, monkeypatch):
@@ -22,6 +25,14 @@ def test_the_trace_has_the_parts_after_the_first_ones(tmp_path, monkeypatch):
     assert written.name.startswith("rollout-")
     events = json.loads(gzip.decompress(written.read_bytes()))["traceEvents"]
     assert sum(event.get("name") == "aten::cos" and event["ph"] == "X" for event in events) == 3
+
+
+def test_a_supervised_step_is_an_update(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_PARTS", {"update": (0, 1)})
+    monkeypatch.setenv(FOLDER, str(tmp_path / "profile"))
+    alone(make_spec(), step, write_model(tmp_path / "model"))
+    (written,) = (tmp_path / "profile").iterdir()
+    assert written.name.startswith("update-")
 
 
 def test_without_the_variable_nothing_is_profiled(tmp_path, monkeypatch):

@@ -100,6 +100,7 @@ def test_a_run_ends_with_answers_before_and_after_beside_the_ground_truth_in_ful
         for step in (1, 2)
         for number, truth in enumerate(truths)
     ]
+    rows.append(rows[-1] | {"response": None})  # an episode that was left out
     volume.samples(1).parent.mkdir()
     volume.samples(1).write_text("".join(json.dumps(row) + "\n" for row in rows))
     console, out = terminal(width=120)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, OpenAIGPTConfig
 
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank import compiling
+from rljob_trainer.rank.recomputing import recompute
 from rljob_trainer.rank.results import LARGEST_NORM
 from rljob_trainer.types import Trajectory
 from tests.rljob_trainer.checkpoint_support import make_spec
@@ -154,6 +155,14 @@ def test_recomputing_activations_changes_no_gradient(folder, kind):
     )
     assert largest_difference(recomputed, kept) < 1e-6
     assert largest_difference(offloaded, recomputed) == 0
+
+
+def test_layers_that_cannot_be_computed_again_keep_their_activations_unless_the_job_asks():
+    model = AutoModelForCausalLM.from_config(OpenAIGPTConfig(n_embd=8, n_layer=1, n_head=1, vocab_size=8))
+    recompute(model, None)
+    with pytest.raises(JobError, match="openai-gpt again: set it to none") as raised:
+        recompute(model, "layer")
+    assert raised.value.field == "spec.actor.recompute"
 
 
 @pytest.mark.slow

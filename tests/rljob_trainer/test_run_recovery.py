@@ -6,12 +6,14 @@ The run that is disturbed has two engines, the other one.
 import json
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -65,24 +67,35 @@ class Story:
         return {line["step"]: line for line in parse_lines(Volume(self.run).metrics(attempt).read_text())}
 
 
-def kill_driver_between_update_and_metrics(place: Machine, run: Path) -> None:
-    """With the engine frozen, a driver stays in the weight sync, which follows the update of its step."""
-    engine = worker(place, ENGINE)
-    engine.suspend()
-    time.sleep(0.5)
-    while _phase(run) != "sync":
-        engine.resume()
-        wait_until(lambda: _phase(run) in ("advantage", "update"))
+@contextmanager
+def held(place: Machine, there: Callable[[], bool], near: Callable[[], bool]) -> Iterator[None]:
+    """With its engines frozen, a run stays meanwhile where it needs them. near: it may come there now."""
+    engines = [each for each in place.processes() if ENGINE in " ".join(each.cmdline())]
+    _suspend(engines)
+    while not there():
+        _resume(engines)
+        wait_until(near)
+        _suspend(engines)
+    try:
+        yield
+    finally:
+        _resume(engines)
+
+
+def _suspend(engines: list[psutil.Process]) -> None:
+    for engine in engines:
         engine.suspend()
-        time.sleep(0.5)
-    worker(place, DRIVER).kill()
-    engine.resume()
+    time.sleep(2.0)  # where the machine is busy, a driver that needs none of them is elsewhere by then
+
+
+def _resume(engines: list[psutil.Process]) -> None:
+    for engine in engines:
+        engine.resume()
 
 
 @contextmanager
-def lost_groups_of(run: Path, step: int) -> Iterator[None]:
-    """Attempt 1's journal of that step cannot be read meanwhile, as if it were damaged."""
-    journal = Volume(run).journal(1, step - 1)
+def lost(journal: Path) -> Iterator[None]:
+    """It cannot be read meanwhile, as if it were damaged."""
     aside = journal.rename(journal.with_suffix(".aside"))
     yield
     aside.rename(journal)
@@ -93,8 +106,18 @@ def wait_for_attempt(run: Path, attempt: int) -> None:
     wait_until(lambda: last_attempt(Volume(run)) >= attempt)
 
 
-def _phase(run: Path) -> str:
-    return str((read_object(Volume(run).progress) or {}).get("phase"))
+def in_sync(run: Path) -> bool:
+    """Between an update and its metrics; the phase stays until the next step begins."""
+    return in_phase(run, "sync") and journal_of_this_step(run).exists()
+
+
+def in_phase(run: Path, *names: str) -> bool:
+    return (read_object(Volume(run).progress) or {}).get("phase") in names
+
+
+def journal_of_this_step(run: Path) -> Path:
+    """The newest attempt's, of the first step without a line."""
+    return Volume(run).journal(last_attempt(Volume(run)), steps(run)[-1])
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +131,17 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with machine() as place:
         process = place.start_run(job, "--dir", run)
         wait_for_step(run, EVERY_STEPS + 2, process)  # then there is a spare engine
-        kill_driver_between_update_and_metrics(place, run)
-        before["driver"] = steps(run)[-1]
-        with lost_groups_of(run, before["driver"] + 1):
+        with held(place, lambda: in_sync(run), lambda: in_phase(run, "advantage", "update")):
+            before["driver"], journal = steps(run)[-1], journal_of_this_step(run)
+            worker(place, DRIVER).kill()
+        with lost(journal):
             wait_for_step(run, before["driver"] + 3, process)
         attempts["driver"] = last_attempt(Volume(run))
+        rolls_out = partial(in_phase, run, "rollout")
         for name, title in KILLED.items():
             before[name], attempt = steps(run)[-1], last_attempt(Volume(run))
-            worker(place, title).kill()
+            with held(place, rolls_out, rolls_out) if name == "rewards" else nullcontext():  # it has the step's groups
+                worker(place, title).kill()
             if name in ENDS_THE_ATTEMPT:
                 wait_for_attempt(run, attempt + 1)
             wait_for_step(run, before[name] + 3, process)

@@ -120,7 +120,7 @@ def test_the_same_command_goes_on_where_it_stopped(story: Story):
     assert steps(story.run) == list(range(1, total + 1)), "no gap and no repetition"
     assert [line["stage"] for line in trained(story.run)] == ["sft"] * SFT_STEPS + ["rl"] * (total - SFT_STEPS)
     claim = json.loads(Volume(story.run).claim(2).read_text())
-    assert claim["resumedStep"] == story.stopped_at
+    assert claim["resumedStep"] == story.stopped_at, story.resumed.out
     assert claim["owner"] == json.loads(Volume(story.run).job.read_text())["jobUid"]
     assert f"attempt 2 goes on from step {story.stopped_at}" in story.resumed.out
 

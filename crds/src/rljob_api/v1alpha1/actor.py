@@ -103,7 +103,7 @@ class Actor(ApiModel):
         description="How the backward pass gets the activations inside layers. none: they are kept, which takes most"
         " memory. layer: only each layer's input is kept, and the rest is computed again. offload: as layer, with the"
         " inputs in host memory. The default is none on GPUs whose memory suffices by `rljob plan` with a tenth to"
-        " spare, else layer.",
+        " spare, and for models whose layers transformers cannot compute again; else layer.",
     )
     compile: bool | None = Field(
         None,

@@ -247,7 +247,7 @@ class DynamicSampling(ApiModel):
         None,
         description=(
             "How often a prompt whose group is below minAccuracy is sampled again, with other seeds, each time in the"
-            " step after."
+            " step after. What waits when the run ends, at its last step or the end of its data, is not sampled again."
         ),
     )
     oversample: Annotated[float, Field(ge=0, le=10)] = Field(

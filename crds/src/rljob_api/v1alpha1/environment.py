@@ -177,7 +177,8 @@ class Environment(ApiModel):
         "train",
         description=(
             "What follows if an episode does not fit maxEpisodeTokens: train uses its tokens and its reward, mask its"
-            " reward alone, for the advantages of its group, and drop leaves the episode out."
+            " reward alone, for the advantages of its group (opo's baseline has no weight for it), and drop leaves the"
+            " episode out."
         ),
     )
     on_truncated: Literal["train", "mask", "drop"] = Field(

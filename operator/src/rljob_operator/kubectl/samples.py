@@ -17,7 +17,8 @@ def samples(
         int | None, typer.Option(help="Step of the validation; the default is the last.", show_default=False)
     ] = None,
     status: Annotated[
-        str | None, typer.Option(help="Only episodes that ended so, such as truncated.", show_default=False)
+        str | None,
+        typer.Option(help="Only episodes that ended so, such as truncated, or failed: left out.", show_default=False),
     ] = None,
     at_least: Annotated[
         float | None, typer.Option("--min-reward", help="Smallest reward to show.", show_default=False)

@@ -11,6 +11,9 @@ def opo(batch: AdvantageBatch) -> Floats:
 
     s_i is the reward minus the episode's summed KL penalty. 0 in a group of one.
 
+    l stands for the squared norm of the episode's gradient. An episode without tokens in the loss (mask of
+    environment.onOverflow or onTruncated) has no gradient, so its reward is not in the baseline, as in verl.
+
     Use it with one update a step and no KL, as its paper does, if lengths in a group differ much.
 
     Hao et al. 2025, On-Policy RL with Optimal Reward Baseline: https://arxiv.org/abs/2505.23585

@@ -34,6 +34,7 @@ from rljob_trainer.data.torchless import import_transformers
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.registry import argument_errors
 from rljob_trainer.environments.check import check_code
+from rljob_trainer.environments.tool_template import check_tool_template
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest, WorkerLost
 from rljob_trainer.journal import first_digest, rollout_fingerprint, step_fingerprint, update_fingerprint
 from rljob_trainer.loggers import LoggerSet
@@ -50,6 +51,7 @@ from rljob_trainer.lora.base import check_continued
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.memory.sequences import FEW_SEQUENCES, MANY_SEQUENCES
+from rljob_trainer.memory.work import contexts_of_an_engine
 from rljob_trainer.own.load import with_own_functions
 from rljob_trainer.own.trial import try_advantage
 from rljob_trainer.preflight.attempt import check_fabric
@@ -151,11 +153,9 @@ class Wiring:
             tokenizer = make_tokenizer(self._spec, self._base_dir)
             if model.lora is not None and (adapter := origin.adapter(self._folder)) is not None:
                 check_continued(adapter, model.lora, weights)
+            check_tool_template(self._spec, tokenizer)
             vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
-            if folders.critic is not None:
-                check_critic(self._spec, folders.critic, len(tokenizer) - 1)
-            if folders.teacher is not None:
-                check_teacher(self._spec, folders.teacher, tokenizer.get_vocab())
+            self._check_others(folders, tokenizer)
             if host is not None:
                 host.load()
             state = self._state(tokenizer, origin, with_prompts=with_rl)
@@ -244,6 +244,13 @@ class Wiring:
         model = teacher_model(self._spec)
         return locate_teacher(model, self._base_dir) if model is not None else None
 
+    def _check_others(self, folders: ModelFolders, tokenizer: "PreTrainedTokenizerBase") -> None:
+        """Raises JobError or DataError for a critic or a teacher that does not go with the policy."""
+        if folders.critic is not None:
+            check_critic(self._spec, folders.critic, len(tokenizer) - 1)
+        if folders.teacher is not None:
+            check_teacher(self._spec, folders.teacher, tokenizer.get_vocab())
+
     def _validation(self, tokenizer: "PreTrainedTokenizerBase", now: datetime) -> list[Task]:
         if not self._spec.data.validation:
             return []
@@ -299,7 +306,7 @@ class Wiring:
             device=self._device,
             max_num_seqs=rollout.max_num_seqs or FEW_SEQUENCES,
             more_if_room=rollout.max_num_seqs is None,
-            keeps_contexts=self._spec.environment is not None,
+            contexts=contexts_of_an_engine(self._spec),
             tensor_parallel_size=rollout.tensor_parallel_size,
             engines_per_gpu=rollout.engines_per_gpu,
             gpu_memory_utilization=rollout.gpu_memory_utilization,

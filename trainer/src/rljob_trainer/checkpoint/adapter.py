@@ -39,7 +39,7 @@ class SavedAdapter:
         Raises DataError if there is no such model, or if its files have changed there.
         """
         place = base or self.config["base_model_name_or_path"]
-        if base is None and Path(place).is_dir():
+        if Path(place).is_dir():
             check_base(self.folder, Path(place), "give the model that the run adapted with --base")
         try:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

@@ -47,14 +47,16 @@ def export_model(
     dtype: "float32" or "bfloat16". trust_remote_code: run Python code that came with the model.
     base: the model below the run's adapter, if it is not any more where the run found it.
     ema: the average of the policy (actor.emaDecay) in its place.
-    Raises DataError if `target` is not empty or cannot be written or the base is missing, InfrastructureError if the
-    checkpoint is damaged. After a failure `target` does not exist.
+    Raises DataError if `target` is not empty or cannot be written, or the base is missing, is another model or belongs
+    to no adapter; InfrastructureError if the checkpoint is damaged. After a failure `target` does not exist.
     """
     with _written(ref, target) as part:
         if ema and not any(name.startswith("ema.") for name in saved_shapes(ref.path / RANKS)):
             raise DataError(f"{ref.path} holds no average of the policy: leave out --ema, or train with actor.emaDecay")
         adapter = adapter_of(ref)
         if adapter is None:
+            if base is not None:
+                raise DataError(f"{ref.path} holds a whole model and no adapter; leave out --base")
             model = _load(ref, "ema" if ema else "policy", trust_remote_code=trust_remote_code)
         else:
             model = adapter.merged(base, trust_remote_code=trust_remote_code)

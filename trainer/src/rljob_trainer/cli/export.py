@@ -40,12 +40,14 @@ def export(
 
     from rljob_trainer.checkpoint.export import choose_checkpoint, export_adapter, export_model
 
+    if adapter and ema:
+        raise typer.BadParameter("an adapter has no average: leave out --ema or --adapter")
+    if adapter and base is not None:
+        raise typer.BadParameter("an adapter is written without its model: leave out --base or --adapter")
     disable_progress_bar()
     ref = choose_checkpoint(run, step)
     clean_up_at_ctrl_c()
     chosen = dtype or (ExportDtype.float32 if adapter else ExportDtype.bfloat16)
-    if adapter and ema:
-        raise typer.BadParameter("an adapter has no average: leave out --ema or --adapter")
     if adapter:
         size = export_adapter(ref, target, chosen.value)
     else:

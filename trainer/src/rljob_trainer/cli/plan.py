@@ -26,6 +26,7 @@ def plan(
     from rljob_api import resolve
     from rljob_api.contract import ExitCode
     from rljob_api.validation import load_rljob, with_ranks
+    from rljob_trainer.compute.dtypes import compute_dtype
     from rljob_trainer.lora.source import with_adapter
     from rljob_trainer.memory import plan as planned
     from rljob_trainer.memory.config import planned_config
@@ -46,8 +47,9 @@ def plan(
     base_dir = file.resolve().parent
     spec = with_adapter(resolve(with_ranks(written, ranks, gpus=True) if ranks else written), base_dir)
     config = planned_config(spec.model, base_dir)
-    size = model_size(config, trust_remote_code=spec.model.trust_remote_code, lora=spec.model.lora)
-    critic, teacher = critic_size(spec, size, base_dir), teacher_size(teacher_model(spec), base_dir)
+    dtype = compute_dtype(spec, "cuda")
+    size = model_size(config, trust_remote_code=spec.model.trust_remote_code, lora=spec.model.lora, dtype=dtype)
+    critic, teacher = critic_size(spec, size, base_dir), teacher_size(teacher_model(spec), base_dir, dtype)
     filled = with_defaults(spec, size, nbytes, critic, teacher)
     found = planned.plan(size, work_of(filled, critic, teacher), nbytes)
     typer.echo(json.dumps(found.as_json(), indent=2) if as_json else rendered(found, gpu, spec.ranks))

@@ -1,7 +1,8 @@
 """`rljob samples RUN`: episodes of a run's validations, turn by turn."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +12,9 @@ def samples(
     step: Annotated[
         int | None, typer.Option(help="Step of the validation; the default is the last.", show_default=False)
     ] = None,
-    status: Annotated[str | None, typer.Option(help="Only episodes that ended so, such as truncated.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only episodes that ended so, such as truncated, or failed: left out.")
+    ] = None,
     at_least: Annotated[float | None, typer.Option("--min-reward", help="Smallest reward to show.")] = None,
     at_most: Annotated[float | None, typer.Option("--max-reward", help="Largest reward to show.")] = None,
     html: Annotated[
@@ -43,10 +46,21 @@ def samples(
     shown_step = max(row["step"] for row in rows) if step is None else step
     for row in rows:
         episode, reward = row["episode"], row["reward"]
-        if row["step"] != shown_step or status not in (None, episode["status"]):
+        if row["step"] != shown_step or not _ended(episode, status) or not _between(reward, at_least, at_most):
             continue
-        if (at_least is not None and reward < at_least) or (at_most is not None and reward > at_most):
-            continue
+        scored = "no reward" if reward is None else f"reward {reward:g}"
         counts = "".join(f", {name} {value:g}" for name, value in episode["counts"].items())
-        typer.echo(f"step {row['step']}, {row['task']}: reward {reward:g}, {episode['status']}{counts}")
+        typer.echo(f"step {row['step']}, {row['task']}: {scored}, {episode['status']}{counts}")
         typer.echo(printable("\n".join(lines(episode))))
+
+
+def _ended(episode: Mapping[str, Any], status: str | None) -> bool:
+    """Whether it ended so; failed: it was left out, whatever its own status says of the cause."""
+    return status in (None, episode["status"]) or (status == "failed" and not episode["trajectories"])
+
+
+def _between(reward: float | None, at_least: float | None, at_most: float | None) -> bool:
+    """An episode that was left out has no reward, and is within no bounds."""
+    if reward is None:
+        return at_least is None and at_most is None
+    return (at_least is None or reward >= at_least) and (at_most is None or reward <= at_most)

@@ -38,7 +38,7 @@ def validate(
             )
         )
         problems = in_order([*found.problems, *ours])
-        problems = problems or in_order([*_wrong_algorithm(found, file)])
+        problems = problems or in_order([*_wrong_algorithm(found, file), *_wrong_template(found, file)])
         errors += len(problems)
         notes = [*found.notes, *([] if problems else _too_large(found, file))]
         if problems or notes:
@@ -107,6 +107,7 @@ def _too_large(found: "Validated", file: Path) -> "Iterator[Problem]":
 
 def _planned(spec: "ResolvedSpec", base_dir: Path) -> "tuple[TooMuch, ...]":
     """What does not fit, of a model whose configuration is here and that may be large."""
+    from rljob_trainer.compute.dtypes import compute_dtype
     from rljob_trainer.errors import RLJobError
     from rljob_trainer.lora.source import with_adapter
     from rljob_trainer.memory import plan
@@ -127,9 +128,10 @@ def _planned(spec: "ResolvedSpec", base_dir: Path) -> "tuple[TooMuch, ...]":
         from rljob_trainer.rank.model_source import teacher_model
 
         spec = with_adapter(spec, base_dir)
-        size = model_size(planned_config(spec.model, base_dir), lora=spec.model.lora)
+        dtype = compute_dtype(spec, "cuda")
+        size = model_size(planned_config(spec.model, base_dir), lora=spec.model.lora, dtype=dtype)
         critic, gpu = critic_size(spec, size, base_dir), gpu_bytes(DEFAULT)
-        teacher = teacher_size(teacher_model(spec), base_dir)
+        teacher = teacher_size(teacher_model(spec), base_dir, dtype)
         filled = with_defaults(spec, size, gpu, critic, teacher)
         return plan.plan(size, work_of(filled, critic, teacher), gpu).too_much
     except RLJobError:  # a folder that is missing here may exist in the cluster
@@ -192,6 +194,24 @@ def _wrong_environment(judged: "Judged", file: Path) -> "Iterator[Problem]":
         assert error.field is not None
         at = tuple(int(part) if part.isdecimal() else part for part in re.findall(r"\w+", error.field))
         yield Problem(*judged.document.locate(at, key=False), error.field, error.message)
+
+
+def _wrong_template(found: "Validated", file: Path) -> "Iterator[Problem]":
+    """What prevents tools in a chat template that is in the job, or with its model on this machine."""
+    from rljob_api import resolve
+    from rljob_api.validation import Problem
+    from rljob_trainer.errors import DataError
+
+    for judged, job in zip(found.documents, found.jobs, strict=True):
+        if job.spec.environment is None:
+            continue
+        from rljob_trainer.environments.tool_template import check_tool_template_here
+
+        try:
+            check_tool_template_here(resolve(job.spec), file.resolve().parent)
+        except DataError as error:
+            field = str(error.field)
+            yield Problem(*judged.document.locate(tuple(field.split(".")), key=False), field, error.message)
 
 
 def _wrong_algorithm(found: "Validated", file: Path) -> "Iterator[Problem]":

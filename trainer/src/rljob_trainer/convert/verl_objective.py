@@ -79,7 +79,7 @@ def loss(c: Conversion) -> None:
     if both not in {low, high}:
         c.leave(f"{ACTOR}.clip_ratio", "verl reads clip_ratio_low and clip_ratio_high in its place")
     if mode == "vanilla":
-        _vanilla(c, low, high, bound)
+        vanilla(c, low, high, bound)
     elif mode in LOSSES:
         c.put("algorithm.loss", LOSSES[mode])
         _settings_of(c, mode, low, high, bound)
@@ -88,7 +88,7 @@ def loss(c: Conversion) -> None:
     _aggregation(c, mode)
 
 
-def _vanilla(c: Conversion, low: float, high: float, bound: float) -> None:
+def vanilla(c: Conversion, low: float, high: float, bound: float) -> None:
     """verl's loss is the dual clip; its two bounds may differ, and those of RLJob's dual_clip may not."""
     if low == high:
         c.put("algorithm.loss", "dual_clip", "verl's loss vanilla")

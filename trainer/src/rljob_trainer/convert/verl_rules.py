@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rljob_trainer.convert.conversion import Conversion
+from rljob_trainer.convert.verl_distillation import distillation
 from rljob_trainer.convert.verl_objective import ACTOR, AGGREGATIONS, OBJECTIVE, ROLLOUT, correction
 
 MODEL: Final = "actor_rollout_ref.model"
@@ -195,7 +196,7 @@ def run(c: Conversion) -> None:
 
 def critic(c: Conversion) -> None:
     warmup = c.number("trainer.critic_warmup", 0)
-    if c.get("algorithm.adv_estimator", "gae") != "gae":
+    if c.fields.get("algorithm.advantage") != "gae":
         unused = [key for key in c.settings if key.startswith("critic.")]
         c.seen.update(unused)
         c.unneeded.update({"only adv_estimator gae trains a critic": unused} if unused else {})
@@ -235,7 +236,7 @@ def adapter(c: Conversion) -> None:
 
 
 RULES: Final[tuple[Callable[[Conversion], None], ...]] = (
-    *OBJECTIVE, batches, prompts, schedule, memory, engine, turns, validation, rewards, run, critic,
+    *OBJECTIVE, distillation, batches, prompts, schedule, memory, engine, turns, validation, rewards, run, critic,
     adapter, correction,
 )  # fmt: skip
 """In the order of their fields."""

@@ -136,6 +136,8 @@ ONLY: Final = (
     Only("trainer.val_only", (False,), "use `rljob eval`"),
     Only("trainer.resume_from_path", (), "verl's checkpoints are not read: export a model, and set model.path"),
     Only("trainer.default_hdfs_dir", (), "checkpoints are on the run's volume"),
+    Only("distillation.distillation_loss.loss_max_clamp", (), "the teacher's signal is not clamped"),
+    Only("distillation.distillation_loss.policy_loss_mode", ("vanilla",), "set algorithm.loss"),
     Only("transfer_queue.enable", (False,), "there is no transfer queue"),
 )
 """Settings of which RLJob has one value."""
@@ -183,6 +185,11 @@ UNNEEDED: Final = (
          "reward_model.rollout.response_length", "reward_model.rollout.load_format",
          "reward_model.rollout.enforce_eager", "reward_model.rollout.free_cache_engine",
          "reward_model.rollout.skip_tokenizer_init", "reward_model.model.fsdp_config.*", "reward_model.model.use_shm"),
+    ),
+    Unneeded(
+        "the ranks hold the teacher, and score what an update reads",
+        ("distillation.teacher_models.*", "distillation.teacher_key", "distillation.n_gpus_per_node",
+         "distillation.nnodes", "distillation.distillation_loss.*chunk*", "distillation.distillation_loss.clip_ratio"),
     ),
     Unneeded(
         "the critic shares the policy's memory settings",

@@ -6,11 +6,18 @@ The rows are those of the questions 0 to size - 1 of create_dataset("chain_sum",
 max_digits=1) that belong to the split. A hash of the question decides its split, as for synthetic://: seeds do not
 separate questions, because many tasks derive question i from seed + i. `split` and `system` are arguments of every
 task; the others are the library's, with its defaults. The default of the seed is 0.
+
+The driver makes the rows, and a reward process makes a question again to verify an answer. Both have a fixed hash seed,
+because some tasks use the order of a set, and a row has a hash of its question.
 """
 
+import random
+import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any, Literal, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
@@ -23,6 +30,15 @@ from rljob_trainer.errors import DataError
 SCHEME = "reasoning-gym://"
 Split = Literal["train", "validation", "all"]
 _NOT_INSTALLED = "reasoning-gym is not installed; pip install 'rljob-trainer[reasoning-gym]'"
+
+RUNS_ANSWERS = frozenset({
+    "binary_matrix", "countdown", "intermediate_integration", "n_queens", "polynomial_multiplication", "puzzle24",
+    "simple_integration", "spiral_matrix", "string_insertion",
+})  # fmt: skip
+"""Tasks whose verifiers run an answer as Python, by eval or by sympy's parse_expr, which calls eval."""
+
+_VERIFIER_SECONDS = 2.0
+"""Of CPU time. Verifiers take milliseconds, and for ever to compute 1e999999999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +78,46 @@ def read_gym(url: str, field: str) -> Sequence[Mapping[str, Any]]:
     return rows
 
 
-def score(url: str, index: int, answer: str) -> float:
-    """What the task's verifier gives `answer` to question `index`: 1 if it is right, less if it is right in part."""
-    gym = _opened(url)
-    return float(gym.dataset.score_answer(answer, _question(url, index)))
+def score(url: str, index: int, question: str, answer: str) -> float:
+    """What the task's verifier gives `answer` to question `index`: 1 if it is right, less if it is right in part.
+
+    0 if the verifier raises an error or does not end. For the main thread.
+    question: the row's hash of it. Raises ValueError if the question is another one here.
+    """
+    dataset, entry = _opened(url).dataset, _question(url, index)
+    if _hash(entry["question"]) != question:
+        raise ValueError(
+            f"{url}: question {index} is another one here than in the row; make the rows with the installed version of"
+            " reasoning-gym, in a process with PYTHONHASHSEED=0"
+        )
+    try:
+        with _limited():
+            return float(dataset.score_answer(answer, entry))
+    except (Exception, SystemExit):  # noqa: BLE001  what a response makes a verifier do ends no job
+        return 0.0
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Raises TimeoutError in the block after _VERIFIER_SECONDS."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, late)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _VERIFIER_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @lru_cache(maxsize=4)
 def _rows(url: str) -> tuple[Mapping[str, Any], ...]:
     """Cached, as the rows of other generated tasks."""
     gym = _opened(url)
-    entries = ((index, gym.dataset[index]) for index in range(gym.dataset.config.size))
+    entries = ((index, _made(gym.dataset, index)) for index in range(gym.dataset.config.size))
     return tuple(
         _row(url, gym, index, entry) for index, entry in entries if gym.split in ("all", split_of(entry["question"]))
     )
@@ -86,7 +131,7 @@ def _row(url: str, gym: Gym, index: int, entry: Mapping[str, Any]) -> Mapping[st
         "prompt": [*system, {"role": "user", "content": entry["question"]}],
         "ability": gym.dataset.category,
         "reward_model": {"style": "rule", "ground_truth": answer},
-        "extra_info": {"split": gym.split, "index": index, "source": url},
+        "extra_info": {"split": gym.split, "index": index, "source": url, "question": _hash(entry["question"])},
         "response": f"<answer>{answer}</answer>" if gym.system else answer,
     }
 
@@ -99,17 +144,34 @@ def _opened(url: str) -> Gym:
 @lru_cache(maxsize=4096)
 def _question(url: str, index: int) -> Any:
     """Made again from its index, because a question's metadata may not be JSON."""
-    return _opened(url).dataset[index]
+    return _made(_opened(url).dataset, index)
+
+
+def _made(dataset: Any, index: int) -> Any:
+    """Question `index`. Some tasks draw from Python's own generator, which keeps its state."""
+    state = random.getstate()
+    random.seed(index)
+    try:
+        return dataset[index]
+    finally:
+        random.setstate(state)
+
+
+def _hash(question: str) -> str:
+    return blake2b(question.encode(), digest_size=6).hexdigest()
 
 
 def _open(name: str, arguments: Mapping[str, str]) -> Gym:
-    """Raises what the library raises for invalid parameters."""
+    """Raises what the library raises for invalid parameters, and DataError for a task of RUNS_ANSWERS."""
     from reasoning_gym import create_dataset
 
     kinds = _arguments(name)
     values = {key: _value(kinds[key], text) for key, text in arguments.items()}
     split, system = values.pop("split", "train"), values.pop("system", None)
-    return Gym(name, create_dataset(name, **{"seed": 0} | values), split, _systems()[system] if system else None)
+    dataset = create_dataset(name, **{"seed": 0} | values)
+    if refused := RUNS_ANSWERS & {name, *getattr(dataset, "datasets", ())}:  # those of `composite`
+        raise DataError(f"the verifier of {min(refused)} runs an answer as Python; choose another task")
+    return Gym(name, dataset, split, _systems()[system] if system else None)
 
 
 def _parts(url: str) -> tuple[str, dict[str, str]]:
@@ -127,6 +189,8 @@ def _wrong(name: str, arguments: Mapping[str, str]) -> Iterator[str]:
     if not found:
         try:
             _open(name, arguments)
+        except DataError as error:
+            yield error.message
         except (AssertionError, LookupError, TypeError, ValueError) as error:  # the library's own checks
             yield f"{error}; correct the arguments of {name}"
 

@@ -82,6 +82,11 @@ class TaskStream(DataStream[Task]):
         self._tasks = dataset
         self._issued: list[str] = []
 
+    @property
+    def waiting(self) -> int:
+        """Tasks to issue again. The data ends without them: a step of them alone would have nothing else to use."""
+        return len(self._issued)
+
     def next(self, count: int) -> list[Task]:
         """The next `count` tasks: first those to issue again, then rows."""
         again, self._issued = self._issued[:count], self._issued[count:]

@@ -49,7 +49,7 @@ class EngineSettings:
     max_model_len: prompt and answer together, in tokens.
     max_num_seqs: samples generated at once.
     more_if_room: as many more as memory.sequences allows on this GPU (vllm on cuda).
-    keeps_contexts: the KV cache takes all that gpu_memory_utilization leaves, for episodes that go on.
+    contexts: of episodes that go on after a tool's answer, which the KV cache keeps too (vllm).
     gpu_memory_utilization: share of the GPU's memory for weights, activations and KV cache (vllm on cuda), of all
         engines of the GPU together.
     tensor_parallel_size: GPUs that one engine spreads over (vllm).
@@ -71,7 +71,7 @@ class EngineSettings:
     device: Literal["cpu", "cuda"] = "cpu"
     max_num_seqs: int = 256
     more_if_room: bool = False
-    keeps_contexts: bool = False
+    contexts: int = 0
     tensor_parallel_size: int = 1
     engines_per_gpu: int = 1
     gpu_memory_utilization: float = 0.5

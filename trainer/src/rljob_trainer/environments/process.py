@@ -34,9 +34,6 @@ main()
 """
 """Makes this package importable for another interpreter, and nothing else of this one's."""
 
-_FIXED = {"PYTHONHASHSEED": "0"}
-"""An episode that is played again, in another process, sees the same order of a set."""
-
 Inbox = asyncio.Queue[tuple[Any, ...]]
 """Messages for one episode, without its number; ("lost", reason) is the last one if the process ended."""
 
@@ -173,7 +170,7 @@ class EnvironmentProcess:
         try:
             return subprocess.Popen(
                 command,
-                env=_FIXED | _loopback(reward_environment(os.environ, self.settings.variables)),
+                env=_loopback(reward_environment(os.environ, self.settings.variables)),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output or _STDERR,  # stdout is for results

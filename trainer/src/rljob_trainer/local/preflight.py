@@ -13,6 +13,7 @@ from rljob_trainer.data.sources import prompt_rows, supervised_rows
 from rljob_trainer.data.torchless import import_transformers
 from rljob_trainer.engines.registry import ENGINES, argument_errors
 from rljob_trainer.environments.check import check_environment
+from rljob_trainer.environments.tool_template import check_tool_template_here
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
@@ -51,6 +52,7 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
         check_code(function, base_dir, f"spec.rewards.functions[{index}]")
     if spec.environment is not None:
         check_environment(spec.environment, base_dir)
+        check_tool_template_here(spec, base_dir)
 
 
 def _check_model(spec: ResolvedSpec, base_dir: Path) -> None:

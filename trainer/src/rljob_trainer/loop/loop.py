@@ -96,8 +96,10 @@ class Loop:
             step = self.state.step + 1
             if self.state.exhausted(stage_of(self.spec, step)):
                 log.info("data_exhausted", step=self.state.step, epochs=self.spec.training.epochs)
-                return
+                break
             yield step
+        if self.state.prompts is not None and (waiting := self.state.prompts.waiting):
+            log.info("hard_prompts_left", step=self.state.step, prompts=waiting)
 
     def _enter(self, stage: Stage) -> None:
         if stage == self.stage:

@@ -292,7 +292,7 @@ class ReinforcedSteps:
             scored, _ = scored_groups(done, step)
             if averages:
                 self.ranks.exchange_average()
-            self.reporting.samples(step, scored)
+            self.reporting.samples(step, done.groups)
         found = summaries(scored)
         failed = len(self.validation) * settings.samples_per_prompt - sum(len(each.rewards) for each in found)
         metrics = validation_metrics(found, {task.id: task.data_source for task in self.validation})

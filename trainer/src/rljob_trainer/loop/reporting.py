@@ -17,7 +17,7 @@ from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.transcript import episode_row
 from rljob_trainer.rollouts.calls import GroupRef
 from rljob_trainer.rollouts.rollout_client import NAME
-from rljob_trainer.types import Group, Ids, Trajectory
+from rljob_trainer.types import Episode, Group, Ids, Task, Trajectory
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.waiting import wait_for_all
 from rljob_trainer.workers.worker import Answer
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SAMPLES_SHOWN = 8
-"""Responses written down at each validation."""
+"""Responses, and failed episodes, written down at each validation."""
 
 
 class Reporting:
@@ -95,25 +95,30 @@ class Reporting:
             self._progress.validated(metrics[names.VALIDATION_REWARD])
 
     def samples(self, step: int, groups: Sequence[GroupRef]) -> None:
-        """Write the first episode of each of the first tasks, and the text that rewards see of it."""
-        shown, rows = groups[:SAMPLES_SHOWN], []
+        """Write the first episode of each of the first tasks, and then the first that was left out, likewise."""
+        scored = self.fetch([group for group in groups if group.summary.error is None][:SAMPLES_SHOWN])
+        failed = self.fetch([group for group in groups if group.summary.failed][:SAMPLES_SHOWN])
+        played = [(group, next(each for each in group.episodes if each.trajectories)) for group in scored]
+        left_out = [(group, next(each for each in group.episodes if not each.trajectories)) for group in failed]
+        rows = [self._sample(step, group.task, episode) for group, episode in played + left_out]
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:
-            for each, group in zip(shown, self.fetch(shown), strict=True):
-                first = next(episode for episode in group.episodes if episode.trajectories)
-                row = {
-                    "step": step,
-                    "prompt": self._text(group.task.token_ids),
-                    "question": question(group.task.messages),
-                    "response": self._response(first.trajectories[-1]),
-                    "groundTruth": group.task.ground_truth,
-                    "reward": float(each.summary.rewards[0]),
-                    "task": group.task.id,
-                    "episode": episode_row(first, self._decode),
-                }
-                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-                rows.append(row)
+            file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
         self._loggers.episodes(step, rows)
+
+    def _sample(self, step: int, task: Task, episode: Episode) -> dict[str, Any]:
+        """An episode, and the text that rewards see of it; one that was left out has neither response nor reward."""
+        last = episode.trajectories[-1] if episode.trajectories else None
+        return {
+            "step": step,
+            "prompt": self._text(task.token_ids),
+            "question": question(task.messages),
+            "response": None if last is None else self._response(last),
+            "groundTruth": task.ground_truth,
+            "reward": None if last is None else episode.reward,
+            "task": task.id,
+            "episode": episode_row(episode, self._decode),
+        }
 
     def fetch(self, groups: Sequence[GroupRef]) -> list[Group]:
         """The groups themselves, from Ray's object store."""

@@ -40,6 +40,11 @@ _PLAIN: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Fields of adapter_config.json, and the values of a plain adapter. Others change what it computes."""
 
+_CHANGES_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""How values of init_lora_weights begin with which peft changes the model's own weights before it trains the adapter.
+https://huggingface.co/docs/peft/developer_guides/lora
+"""
+
 
 def is_adapter(name: str) -> bool:
     """Whether a parameter of a model, or a tensor of peft's files, is a matrix of an adapter."""
@@ -69,7 +74,18 @@ def read_config(folder: Path) -> dict[str, Any]:
                 " without it, or merge it into the model with peft and give that model",
                 field=FIELD,
             )
+    _check_start(folder, config.get("init_lora_weights"))
     return config
+
+
+def _check_start(folder: Path, start: object) -> None:
+    if isinstance(start, str) and start.lower().startswith(_CHANGES_MODEL):
+        raise DataError(
+            f"{folder / CONFIG} has init_lora_weights {json.dumps(start)}, which is not supported: its matrices belong"
+            " to a model that peft changed. Save it with peft's path_initial_model_for_weight_conversion, or merge it"
+            " into the model with peft and give that model",
+            field=FIELD,
+        )
 
 
 def read_layers(folder: Path) -> list[str]:

@@ -53,20 +53,27 @@ class LoraLinear(nn.Linear):
         return out + self.scale * product(product(input, self.lora_A.weight), self.lora_B.weight)
 
 
-def adapt(model: PreTrainedModel, lora: ResolvedLora) -> None:
+def adapt(model: PreTrainedModel, lora: ResolvedLora, field: str = FIELD) -> None:
     """Give the linear layers that `lora` names an adapter, in place. Raises as find_layers."""
-    field = FIELD if lora.path is None else PATH_FIELD
-    for layer in find_layers(model, lora.target_modules or (), field).values():
+    for layer in find_layers(model, lora.target_modules or (), field if lora.path is None else PATH_FIELD).values():
         LoraLinear.extend(layer, lora)
 
 
 def find_layers(model: PreTrainedModel, targets: Sequence[str], field: str = FIELD) -> dict[str, nn.Linear]:
     """Layers by name. targets: the last parts of their names, or all-linear. field: where those come from.
 
-    Raises JobError for a name that no linear layer has, and for the output head, which is not computed as a layer.
+    Raises JobError for a model without linear layers, for a name that none of them has, and for the output head, which
+    is not computed as a layer.
     """
     head = model.get_output_embeddings()
     named = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear) and each is not head}
+    if not named:
+        block = field.rpartition(".")[0]
+        raise JobError(
+            f"{model.config.model_type} has no linear layer below its output head, so it can have no adapter: choose"
+            f" another model, or remove {block} to train all weights",
+            field=block,
+        )
     if list(targets) == ["all-linear"]:
         return named
     found: dict[str, nn.Linear] = {}

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import DataError
 from rljob_trainer.memory.config import planned_config
 from rljob_trainer.memory.measured import model_size
@@ -23,7 +24,8 @@ def critic_size(spec: ResolvedSpec, policy: ModelSize, base_dir: Path) -> ModelS
         config = planned_config(model, base_dir)
     except DataError as error:
         raise DataError(error.message, field=CRITIC_FIELD) from error
-    return _without_head(model_size(config, trust_remote_code=model.trust_remote_code, lora=lora))
+    dtype = compute_dtype(spec, "cuda")
+    return _without_head(model_size(config, trust_remote_code=model.trust_remote_code, lora=lora, dtype=dtype))
 
 
 def _without_head(size: ModelSize) -> ModelSize:

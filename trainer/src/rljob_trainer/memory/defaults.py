@@ -15,9 +15,12 @@ _MOST = 0.9
 def with_defaults(
     spec: ResolvedSpec, size: ModelSize, gpu: int, critic: ModelSize | None = None, teacher: ModelSize | None = None
 ) -> ResolvedSpec:
-    """The spec with actor.recompute and rollout.maxNumSeqs. gpu: bytes of one. critic, teacher: as of work_of."""
+    """The spec with rollout.maxNumSeqs, and with actor.recompute for a model that has the choice.
+
+    gpu: bytes of one. critic, teacher: as of work_of.
+    """
     filled = spec.model_copy(update={"rollout": _rollout(spec, size, gpu)})
-    if spec.actor.recompute is not None:
+    if spec.actor.recompute is not None or not size.recomputes:
         return filled
     kept = filled.model_copy(update={"actor": _actor(spec, "none")})
     needed = sum(phases(size, work_of(kept, critic, teacher), gpu)["update"].values())
@@ -33,5 +36,5 @@ def _rollout(spec: ResolvedSpec, size: ModelSize, gpu: int) -> Rollout:
     if rollout.max_num_seqs is not None or rollout.engine != "vllm":
         return rollout
     engine = rollout.gpu_memory_utilization * gpu / rollout.engines_per_gpu
-    found = sequences_that_fit(size.kv / rollout.tensor_parallel_size, spec.longest_sample, engine)
+    found = sequences_that_fit(size.kv.on_gpu(rollout.tensor_parallel_size), spec.longest_sample, engine)
     return rollout.model_copy(update={"max_num_seqs": found})

@@ -1,6 +1,7 @@
 """A model's sizes from its configuration: measured on the meta device, where tensors have sizes and no data."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,14 +10,15 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from rljob_api.resolve import ResolvedLora
+from rljob_trainer.compute.dtypes import ComputeDtype
 from rljob_trainer.errors import DataError, first_line
 from rljob_trainer.lora.files import is_adapter
 from rljob_trainer.lora.layers import adapt
 from rljob_trainer.memory.model import ModelSize
-from rljob_trainer.memory.sequences import kv_bytes
+from rljob_trainer.memory.sequences import KvSize
 from rljob_trainer.rank.loading import bare_model
 from rljob_trainer.rank.model_source import FIELD
-from rljob_trainer.rank.sharding import decoder_layers
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES, decoder_layers
 
 _TOKENS = 64
 """Tokens of the forward pass whose saved tensors are counted: their sizes grow in proportion."""
@@ -25,16 +27,17 @@ _ATTENTION = "rljob_sizes"
 
 
 def model_size(
-    config: PreTrainedConfig, *, trust_remote_code: bool = False, lora: ResolvedLora | None = None
-) -> ModelSize:
+    config: PreTrainedConfig, *, trust_remote_code: bool = False, lora: ResolvedLora | None = None,
+    dtype: ComputeDtype = "bfloat16",
+) -> ModelSize:  # fmt: skip
     """Measure the model of a configuration: takes seconds, and no memory.
 
-    lora: with its rank and modules.
+    lora: with its rank and modules. dtype: of matrix products.
     Raises JobError if it lacks one of the adapter's modules; DataError for one without layers of attention, or that
     computes with the values of its tensors.
     """
     try:
-        return _measured(config, lora, trust_remote_code=trust_remote_code)
+        return _measured(config, lora, COMPUTE_DTYPES[dtype], trust_remote_code=trust_remote_code)
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(
             f"the memory of {config.model_type} cannot be worked out without its weights ({first_line(error)}); start"
@@ -43,7 +46,9 @@ def model_size(
         ) from error
 
 
-def _measured(config: PreTrainedConfig, lora: ResolvedLora | None, *, trust_remote_code: bool) -> ModelSize:
+def _measured(
+    config: PreTrainedConfig, lora: ResolvedLora | None, dtype: torch.dtype, *, trust_remote_code: bool
+) -> ModelSize:
     config = copy.deepcopy(config)
     config.pad_token_id = None  # some models look for it in their input
     with torch.device("meta"):
@@ -55,11 +60,9 @@ def _measured(config: PreTrainedConfig, lora: ResolvedLora | None, *, trust_remo
         adapt(model, lora)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(is_adapter(name))
-    saved = _saved(model.to(torch.bfloat16))
-    wide = [each for each in saved if each.dtype == torch.float32 and each.shape[-1] > 1]
+    narrow = _saved(model.to(torch.bfloat16))
+    saved = narrow if dtype is torch.bfloat16 else _saved(model.to(dtype))
     per_layer = _TOKENS * len(blocks)
-    widest = max(each.nbytes for each in saved) // _TOKENS
-    eager = sum(each.nbytes for each in saved) // per_layer
     return ModelSize(
         parameters=parameters,
         layers=len(blocks),
@@ -68,14 +71,28 @@ def _measured(config: PreTrainedConfig, lora: ResolvedLora | None, *, trust_remo
         largest=max(each.numel() for each in model.parameters()),
         vocabulary=head.shape[0],
         hidden=head.shape[1],
-        saved=eager,
-        # A norm then keeps its input instead of a copy in float32 and the normalised one, and the product of gate and
-        # activation function is computed again.
-        compiled=eager - sum(each.nbytes for each in wide) // per_layer - widest,
-        widest=widest,
-        kv=kv_bytes(config, len(blocks)),
+        saved=sum(each.nbytes for each in saved) // per_layer,
+        compiled=_fused(narrow, len(blocks)) * dtype.itemsize // 2,
+        widest=_widest(saved),
+        kv=KvSize.of(config.get_text_config(), len(blocks), dtype.itemsize),
+        recomputes=model.supports_gradient_checkpointing,
         adapter=sum(each.numel() for name, each in model.named_parameters() if is_adapter(name)),
     )
+
+
+def _fused(saved: Sequence[Tensor], layers: int) -> int:
+    """Bytes a token that torch.compile keeps of a block. saved: without it, in bfloat16.
+
+    A norm then keeps its input instead of a copy in float32 and the normalised one, and the product of gate and
+    activation function is computed again.
+    """
+    kept = [each for each in saved if each.dtype != torch.float32 or each.shape[-1] == 1]
+    return sum(each.nbytes for each in kept) // (_TOKENS * layers) - _widest(saved)
+
+
+def _widest(saved: Sequence[Tensor]) -> int:
+    """Bytes a token."""
+    return max(each.nbytes for each in saved) // _TOKENS
 
 
 def _saved(model: PreTrainedModel) -> list[Tensor]:

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from rljob_trainer.memory.sequences import KvSize
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Sizes of a model with products in bfloat16.
+    """Sizes of a model with products in the compute dtype.
 
     parameters: elements of the whole model. layers: blocks of the decoder. layer: elements of the largest block.
     root: elements outside of the blocks: embeddings, head, last norm. largest: elements of the largest parameter.
@@ -13,7 +15,7 @@ class ModelSize:
     saved: bytes a token that autograd keeps for the backward pass of one block, on average.
     compiled: the same if torch.compile fuses the block.
     widest: bytes a token of the widest of them.
-    kv: bytes a token of the KV cache, over all blocks.
+    kv: of all blocks. recomputes: whether transformers can compute the activations of its blocks again.
     adapter: elements of the adapter, which then trains alone; 0 without one.
     """
 
@@ -27,7 +29,8 @@ class ModelSize:
     saved: int
     compiled: int
     widest: int
-    kv: int
+    kv: KvSize
+    recomputes: bool
     adapter: int = 0
 
     @property

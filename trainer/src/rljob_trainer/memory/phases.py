@@ -11,13 +11,13 @@ not the minibatch's first. Masters, gradients and optimizer are in float32: 4 + 
 reduces nothing, and casts all weights as a pass begins (rank/casting.py).
 https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 
-With an adapter all of that is the adapter's: the model below it is frozen, in bfloat16 and without gradients, and an
-engine of vLLM keeps its own copy of it while it sleeps.
+With an adapter all of that is the adapter's: the model below it is frozen, in the compute dtype and without gradients,
+and an engine of vLLM keeps its own copy of it while it sleeps.
 """
 
 from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.model import ModelSize
-from rljob_trainer.memory.sequences import full_cache
+from rljob_trainer.memory.sequences import cache_bytes
 from rljob_trainer.memory.work import Work
 
 Parts = dict[str, int]
@@ -30,7 +30,7 @@ GRAPHS = GIB
 """What vLLM keeps outside of its share: CUDA graphs, also while it sleeps."""
 
 _HEAD_ELEMENTS = 1 << 29
-"""Logits of the output head at once, in bfloat16 (losses/output_head/function.py)."""
+"""Logits of the output head at once (losses/output_head/function.py)."""
 
 _SLICE_ELEMENTS = 1 << 28
 """Elements that an optimizer step copies from host memory at once (rank/optimizer.py)."""
@@ -61,26 +61,26 @@ def phases(size: ModelSize, work: Work, gpu: int) -> dict[str, Parts]:
 
 def _kept(size: ModelSize, work: Work) -> Parts:
     """Of a rank between steps."""
-    reference = 4 * size.adapter if size.adapter else 2 * size.parameters
+    reference = 4 * size.adapter if size.adapter else work.element * size.parameters
     parts = {
-        "weights": 0 if work.host_weights else _master_weights(size) // work.shards,
+        "weights": 0 if work.host_weights else _master_weights(size, work) // work.shards,
         "optimizer": 0 if work.host_optimizer else 8 * size.trained // work.shards,
         "reference": reference // work.shards if work.reference and not work.host_weights else 0,
     }
     if work.average and not work.host_weights:
         parts["average"] = 4 * size.trained // work.shards
     if work.critic is not None:
-        held = 0 if work.host_weights else _master_weights(work.critic)
+        held = 0 if work.host_weights else _master_weights(work.critic, work)
         held += 0 if work.host_optimizer else 8 * work.critic.trained
         parts["critic"] = held // work.shards
     if work.teacher is not None and not work.host_weights:
-        parts["teacher"] = 2 * work.teacher.parameters // work.shards
+        parts["teacher"] = work.element * work.teacher.parameters // work.shards
     return {name: nbytes for name, nbytes in parts.items() if nbytes}
 
 
-def _master_weights(size: ModelSize) -> int:
-    """float32 of what trains, bfloat16 of what is frozen below an adapter."""
-    return 2 * size.parameters + 4 * size.adapter if size.adapter else 4 * size.parameters
+def _master_weights(size: ModelSize, work: Work) -> int:
+    """float32 of what trains, the compute dtype of what is frozen below an adapter."""
+    return work.element * size.parameters + 4 * size.adapter if size.adapter else 4 * size.parameters
 
 
 def _moments(size: ModelSize, work: Work) -> list[Parts]:
@@ -91,29 +91,31 @@ def _moments(size: ModelSize, work: Work) -> list[Parts]:
 def _own_moments(size: ModelSize, work: Work) -> list[Parts]:
     gradients = 0 if work.host_weights else 4 * size.trained // work.shards
     earlier = gradients if work.accumulates else 0
-    alone = work.shards == 1 and not work.host_weights
-    blocks = 2 * (min(3, size.layers) if work.reshard else size.layers) * size.layer
+    element, alone = work.element, work.shards == 1 and not work.host_weights
+    cast = element * size.trained if element != 4 else 0  # masters of the compute dtype need none
+    blocks = element * (min(3, size.layers) if work.reshard else size.layers) * size.layer
     matrix, layer, root = size.vocabulary * size.hidden, size.layer, size.root  # of which gradients exist
     if size.adapter:
         matrix, layer, root = 0, size.adapter // size.layers, 0
-    between = 2 * size.hidden * work.tokens  # the input of a block
+    between = element * size.hidden * work.tokens  # the input of a block
     block = (size.compiled if work.compiled else size.saved) * work.tokens
     inputs = between * (_FETCHED if work.host_inputs else size.layers)
-    every = inputs if work.recompute else block * size.layers
-    working = (block if work.recompute else 0) + 2 * size.widest * work.tokens
-    logits = 2 * min(work.tokens * size.vocabulary, _HEAD_ELEMENTS)
-    gathered = {"gathered weights": 2 * size.trained if alone else 2 * size.root + blocks}
-    in_blocks = gathered | {"gradients on their way": 2 * (matrix + layer)}
+    again = work.recompute and size.recomputes
+    every = inputs if again else block * size.layers
+    working = (block if again else 0) + 2 * size.widest * work.tokens
+    logits = element * min(work.tokens * size.vocabulary, _HEAD_ELEMENTS)
+    gathered = {"gathered weights": cast if alone else element * size.root + blocks}
+    in_blocks = gathered | {"gradients on their way": element * (matrix + layer)}
     return [
-        # the gradient of the head's weights in float32 and in bfloat16
-        {"gradients": earlier, **gathered, "activations": every, "output head": logits + 6 * matrix},
+        # the gradient of the head's weights in float32 and in the compute dtype
+        {"gradients": earlier, **gathered, "activations": every, "output head": logits + (4 + element) * matrix},
         {"gradients": earlier, **in_blocks, "activations": every + working},
         {"gradients": gradients, **in_blocks, "activations": block + between + 2 * size.widest * work.tokens},
         {
             "gradients": gradients,
-            "gathered weights": 2 * (size.trained if alone else size.root),
-            # bfloat16, and FSDP's input and output in float32
-            "gradients on their way": 2 * matrix + (0 if alone else 10 * root),
+            "gathered weights": cast if alone else element * size.root,
+            # the compute dtype, and FSDP's input and output in float32
+            "gradients on their way": element * matrix + (0 if alone else (8 + element) * root),
         },
         {"gradients": gradients, "optimizer's slice": _slice(size, work)},
     ]
@@ -131,14 +133,14 @@ def _engine(size: ModelSize, work: Work, gpu: int) -> Parts:
     weights = _weights(size, work)
     if not work.share:
         weights *= 2 if work.keeps_model else 1  # an adapter is added to copies of its layers
-        return {"engine's weights": weights, "KV cache": work.engines * size.kv * work.longest * work.sequences}
-    logits = 10 * work.sequences * size.vocabulary  # bfloat16, and two copies in float32
+        return {"engine's weights": weights, "KV cache": work.engines * size.kv.nbytes * work.longest * work.sequences}
+    logits = (8 + work.element) * work.sequences * size.vocabulary  # and two copies in float32
     activations = work.engines * max(2 * size.widest * _BATCHED_TOKENS, logits) // work.tensor_parallel
-    cache = int(work.share * gpu) - weights - activations
-    if not work.keeps_contexts:
-        each = full_cache(size.kv / work.tensor_parallel, work.longest, work.sequences)
-        cache = min(cache, work.engines * each)
-    return {"engine's weights": weights, "engine's activations": activations, "KV cache": max(cache, 0)}
+    rest = max(int(work.share * gpu) - weights - activations, 0)
+    kept, share = max(work.sequences, work.contexts), work.share * gpu / work.engines
+    each = None if work.whole_share else cache_bytes(size.kv, work.tensor_parallel, work.longest, kept, share)
+    cache = rest if each is None else work.engines * each
+    return {"engine's weights": weights, "engine's activations": activations, "KV cache": cache}
 
 
 def engine_bytes(size: ModelSize, work: Work, gpu: int) -> int:
@@ -148,13 +150,13 @@ def engine_bytes(size: ModelSize, work: Work, gpu: int) -> int:
 
 def _weights(size: ModelSize, work: Work) -> int:
     """Of the GPU's engines: each has its own."""
-    blocks = size.parameters - size.root
-    return work.engines * (2 * size.root + (1 if work.quantized else 2) * blocks) // work.tensor_parallel
+    blocks = (1 if work.quantized else work.element) * (size.parameters - size.root)
+    return work.engines * (work.element * size.root + blocks) // work.tensor_parallel
 
 
 def _sync(size: ModelSize, work: Work, gpu: int) -> Parts:
     """The larger of two moments: the last bucket on its way, and the KV cache awake once the buckets are freed."""
-    tensor = 2 * size.largest
+    tensor = work.element * size.largest
     sending = {
         "buckets": 2 * max(work.bucket, tensor),
         "tensor on its way": 2 * tensor,
@@ -175,4 +177,4 @@ def _sum(parts: Parts) -> int:
 
 def cached_tokens(size: ModelSize, work: Work, parts: Parts) -> int:
     """Tokens that the KV cache of one engine holds. parts: of the rollout."""
-    return parts["KV cache"] * work.tensor_parallel // (work.engines * size.kv)
+    return parts["KV cache"] // (work.engines * size.kv.on_gpu(work.tensor_parallel))

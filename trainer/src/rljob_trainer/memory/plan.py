@@ -87,7 +87,8 @@ def _too_much(
     size: ModelSize, work: Work, gpu: int, found: Mapping[str, Parts], cached: int | None
 ) -> Iterator[TooMuch]:
     if cached is not None and work.share and cached < work.longest:
-        needed = found["rollout"]["engine's weights"] + work.engines * size.kv * work.longest // work.tensor_parallel
+        cache = work.engines * size.kv.on_gpu(work.tensor_parallel) * work.longest
+        needed = found["rollout"]["engine's weights"] + cache
         yield TooMuch("KV cache", needed, _for_cache(size, work, gpu))
     for phase in found:
         needed = _needed(size, work, gpu, phase)
@@ -99,8 +100,8 @@ def _too_much(
 
 def _needed(size: ModelSize, work: Work, gpu: int, phase: str) -> int:
     """Bytes that must be free in a phase. As an engine starts, vLLM wants its whole share, whatever it then takes."""
-    wanted = replace(work, keeps_contexts=True) if phase == "rollout" else work
-    return sum(phases(size, wanted, gpu)[phase].values())
+    works = (work, replace(work, whole_share=True)) if phase == "rollout" else (work,)
+    return max(sum(phases(size, each, gpu)[phase].values()) for each in works)
 
 
 def _fits(size: ModelSize, gpu: int, *names: str) -> Callable[[Work], bool]:

@@ -6,9 +6,9 @@ from rljob_trainer.memory.held import GIB
 from rljob_trainer.memory.plan import MemoryPlan, TooMuch, second_engine
 
 _ROWS = (
-    "weights", "optimizer", "optimizer's slice", "reference", "critic", "teacher", "gradients", "gathered weights",
-    "gradients on their way", "activations", "output head", "buckets", "tensor on its way", "engine's weights",
-    "engine's activations", "KV cache", "CUDA contexts", "CUDA graphs",
+    "weights", "optimizer", "optimizer's slice", "reference", "average", "critic", "teacher", "gradients",
+    "gathered weights", "gradients on their way", "activations", "output head", "buckets", "tensor on its way",
+    "engine's weights", "engine's activations", "KV cache", "CUDA contexts", "CUDA graphs",
 )  # fmt: skip
 """The order of the parts."""
 
@@ -19,7 +19,7 @@ def rendered(plan: MemoryPlan, gpu: str, ranks: int) -> str:
     blocks = f"{size.layers} blocks" + (f", {size.adapter / 1e6:.1f}M of an adapter" if size.adapter else "")
     lines = [
         f"{size.parameters / 1e9:.2f}B parameters in {blocks}; {ranks} x {gpu}, {plan.gpu / GIB:.1f} GiB",
-        f"passes of {work.tokens} tokens, {'with' if work.recompute else 'without'} recomputation",
+        f"passes of {work.tokens} tokens, {'with' if work.recompute and size.recomputes else 'without'} recomputation",
         "",
         *_table(plan),
         "",

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rljob_api.resolve import ResolvedModel
+from rljob_trainer.compute.dtypes import ComputeDtype
 from rljob_trainer.errors import blamed
 from rljob_trainer.memory.config import planned_config
 from rljob_trainer.memory.measured import model_size
@@ -10,9 +11,10 @@ from rljob_trainer.memory.model import ModelSize
 from rljob_trainer.rank.model_source import TEACHER_FIELD
 
 
-def teacher_size(model: ResolvedModel | None, base_dir: Path) -> ModelSize | None:
-    """model: the teacher (model_source.teacher_model); None gives None. Raises DataError."""
+def teacher_size(model: ResolvedModel | None, base_dir: Path, dtype: ComputeDtype) -> ModelSize | None:
+    """model: the teacher (model_source.teacher_model); None gives None. dtype: of the job. Raises DataError."""
     if model is None:
         return None
     with blamed(TEACHER_FIELD):
-        return model_size(planned_config(model, base_dir), trust_remote_code=model.trust_remote_code)
+        config = planned_config(model, base_dir)
+        return model_size(config, trust_remote_code=model.trust_remote_code, dtype=dtype)

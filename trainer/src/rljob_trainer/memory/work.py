@@ -1,8 +1,10 @@
 """What a job asks of one GPU. Pure."""
 
+import math
 from dataclasses import dataclass
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.compute.dtypes import ITEM_BYTES, compute_dtype
 from rljob_trainer.memory.model import ModelSize
 from rljob_trainer.memory.sequences import FEW_SEQUENCES
 
@@ -13,17 +15,19 @@ class Work:
 
     shards: ranks that share parameters, gradients and optimizer. tokens: of one pass. longest: of one sample.
     accumulates: whether a minibatch takes several passes, so that gradients exist while the next one runs.
-    recompute: blocks compute their activations again. host_inputs: from inputs that wait in host memory.
+    element: bytes of a number in the compute dtype: of matrix products, frozen models and engines.
+    recompute: blocks compute their activations again, if they can. host_inputs: from inputs that wait in host memory.
     compiled: blocks are compiled.
     reshard: layers are gathered again in the backward pass.
     host_weights, host_optimizer: they are in host memory between uses.
-    reference: the ranks hold a frozen copy in bfloat16, or one of the adapter.
+    reference: the ranks hold a frozen copy, or one of the adapter.
     average: the ranks hold an average of the policy.
-    teacher: size of the teacher, of which the ranks hold a frozen model in bfloat16; None without one.
+    teacher: size of the teacher, of which the ranks hold a frozen model; None without one.
     critic: size of the critic, which the ranks train besides; None without one.
     bucket: bytes of one bucket of the sync.
     engines: that share the GPU; 0 if the job has none. share: of the GPU, for all of them while they generate.
-    keeps_contexts: the KV cache takes all that the share leaves, for episodes that go on.
+    whole_share: the engines take all of it, as vLLM wants while it starts.
+    contexts: of episodes that an engine keeps from turn to turn; 0 without an environment.
     keeps_model: engines keep the model below an adapter from one update to the next. model_stays: on the GPU.
     tensor_parallel: GPUs of one engine. sequences: that an engine generates at once. eager: no CUDA graphs.
     quantized: engines hold the blocks in FP8.
@@ -33,6 +37,7 @@ class Work:
     tokens: int
     longest: int
     accumulates: bool
+    element: int
     recompute: bool
     host_inputs: bool
     compiled: bool
@@ -50,7 +55,8 @@ class Work:
     teacher: ModelSize | None = None
     keeps_model: bool = False
     average: bool = False
-    keeps_contexts: bool = False
+    whole_share: bool = False
+    contexts: int = 0
     quantized: bool = False
 
     @property
@@ -71,6 +77,7 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None, teacher: ModelS
         tokens=min(actor.tokens_per_micro_batch, each),
         longest=longest,
         accumulates=each > actor.tokens_per_micro_batch,
+        element=ITEM_BYTES[compute_dtype(spec, "cuda")],
         recompute=actor.recompute != "none",
         host_inputs=actor.recompute == "offload",
         compiled=actor.compile is not False,
@@ -85,9 +92,19 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None, teacher: ModelS
         sequences=rollout.max_num_seqs or FEW_SEQUENCES,
         eager=rollout.enforce_eager,
         keeps_model=lora is not None and not lora.merge and not spec.supervised_only,
-        keeps_contexts=spec.environment is not None,
+        contexts=contexts_of_an_engine(spec),
         critic=critic,
         teacher=teacher,
         average=actor.ema_decay is not None,
         quantized=rollout.quantization != "none",
     )
+
+
+def contexts_of_an_engine(spec: ResolvedSpec) -> int:
+    """Episodes of a step that are an engine's; 0 if an episode is one turn."""
+    if spec.environment is None:
+        return 0
+    rollout = spec.rollout
+    groups = math.ceil(spec.data.prompts_per_step * (1 + spec.algorithm.dynamic_sampling.oversample))
+    engines = max(1, spec.ranks * rollout.engines_per_gpu // rollout.tensor_parallel_size)
+    return math.ceil(groups * rollout.samples_per_prompt / engines)

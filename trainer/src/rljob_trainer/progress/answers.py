@@ -27,7 +27,7 @@ class Answer:
 
 def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
     """(first step, last step, answers), for at most `most` prompts; no answers before the second validation."""
-    rows = sample_rows(volume)
+    rows = [row for row in sample_rows(volume) if row["response"] is not None]
     steps = sorted({row["step"] for row in rows})
     if len(steps) < 2:
         return 0, 0, []

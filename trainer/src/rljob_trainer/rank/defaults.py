@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import DataError
 from rljob_trainer.memory.critic import critic_size
 from rljob_trainer.memory.defaults import with_defaults
@@ -23,17 +24,19 @@ log = structlog.get_logger()
 def planned_here(
     spec: ResolvedSpec, folder: Path, critic: Path | None, teacher: Path | None, device: torch.device
 ) -> tuple[ResolvedSpec, int | None]:
-    """The spec with actor.recompute, and the bytes that the GPU's engines take as they wake; collective on GPUs.
+    """The spec, and the bytes that the GPU's engines take as they wake; collective on GPUs.
+
+    actor.recompute is none if it is not set and the GPU has the memory for that (memory.defaults).
 
     The bytes are None on a CPU, for engine hf, and for a model whose memory cannot be planned.
     folder: with the policy's configuration. critic, teacher: with that of the critic's own
     model and of the teacher.
     """
     filled, engines = _planned(spec, folder, critic, teacher, device) if device.type == "cuda" else (spec, None)
-    recompute = filled.actor.recompute or "layer"
-    if spec.actor.recompute is None:
-        log.info("recompute_chosen", recompute=recompute)
-    return spec.model_copy(update={"actor": spec.actor.model_copy(update={"recompute": recompute})}), engines
+    if spec.actor.recompute is None and filled.actor.recompute == "none":
+        log.info("recompute_chosen", recompute="none")
+        return spec.model_copy(update={"actor": filled.actor}), engines
+    return spec, engines
 
 
 def _planned(
@@ -44,9 +47,10 @@ def _planned(
     gpu, trusted = int(total), spec.model.trust_remote_code
     try:
         config = load_config(folder, trust_remote_code=trusted)
-        size = model_size(config, trust_remote_code=trusted, lora=spec.model.lora)
+        dtype = compute_dtype(spec, "cuda")
+        size = model_size(config, trust_remote_code=trusted, lora=spec.model.lora, dtype=dtype)
         valued = critic_size(_with_critic(spec, critic, folder), size, folder)
-        taught = teacher_size(teacher_model(spec, teacher), folder)
+        taught = teacher_size(teacher_model(spec, teacher), folder, dtype)
     except DataError as error:
         log.warning("memory_not_planned", reason=error.message)
         return spec, None

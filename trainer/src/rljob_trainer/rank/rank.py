@@ -219,12 +219,14 @@ class Rank(RankCalls):
         self._state = None
         pairs, meter = self.spec.pairs and self.spec.supervised_only, UpdateMeter(self.device)
         shard = (shard_of_pairs if pairs else shard_of_rows)(plan, totals, rows)
-        if pairs:
-            self._score_with_reference(shard)
-            sums = queue_policy_step(self.trainee, shard, self.spec, learning_rate, 0.0, norm_bound).read()
-        else:
-            sums = supervised_step(self.trainee, shard, learning_rate, norm_bound)
-        self._follow()
+        with self._profile.part():
+            if pairs:
+                self._score_with_reference(shard)
+                sums = queue_policy_step(self.trainee, shard, self.spec, learning_rate, 0.0, norm_bound).read()
+            else:
+                sums = supervised_step(self.trainee, shard, learning_rate, norm_bound)
+            self._follow()
+        self._log_compilations()
         updated = Updated(sums, usage=meter.read(shard, [(self.policy.module, 1)]))
         self._state = RankState(training_state, updated)
         return updated

@@ -3,16 +3,33 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
+import structlog
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rljob_trainer.errors import JobError
 
-def recompute(model: PreTrainedModel, kind: Literal["none", "layer", "offload"]) -> None:
-    """Set the model's layers up. Raises ValueError for an architecture whose layers transformers cannot recompute."""
+log = structlog.get_logger()
+
+
+def recompute(model: PreTrainedModel, kind: Literal["none", "layer", "offload"] | None) -> None:
+    """Set the model's layers up. kind: actor.recompute; None is layer if transformers can recompute these, else none.
+
+    Raises JobError for another kind than none if it cannot.
+    """
+    able = model.supports_gradient_checkpointing
+    if kind is None:
+        kind = "layer" if able else "none"
+        log.info("recompute_chosen", recompute=kind)
     if kind == "none":
         return
+    if not able:
+        raise JobError(
+            f"transformers cannot compute the activations of {model.config.model_type} again: set it to none",
+            field="spec.actor.recompute",
+        )
     model.gradient_checkpointing_enable({"use_reentrant": False})
     if kind == "offload":
         offloading = InputsOnHost()

@@ -45,7 +45,7 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
         adapt(policy.model, spec.model.lora)
     train_without_noise(policy, trainable=trainable)
     if trainable:
-        recompute(policy.model, spec.actor.recompute or "layer")
+        recompute(policy.model, spec.actor.recompute)
     shrink_frozen(policy, dtype)
     shard(policy, spec, mesh, dtype)
     return policy

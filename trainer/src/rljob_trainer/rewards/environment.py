@@ -24,8 +24,11 @@ _NEVER = ("RAY_*",)
 
 
 def reward_environment(environment: Mapping[str, str], named: Sequence[str]) -> dict[str, str]:
-    """The variables of a reward process. named: rewards.functions[].env."""
-    return _selected(environment, (*_NEEDED, *named))
+    """The variables of a process with reward code or an environment. named: rewards.functions[].env.
+
+    A fixed hash seed: code that runs again, in another process, sees the same order of a set.
+    """
+    return _selected(environment, (*_NEEDED, *named)) | {"PYTHONHASHSEED": "0"}
 
 
 def server_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rewards.scorer import Scorer
 from rljob_trainer.rollouts.calls import NO_CACHE_USE, CacheUse, GroupRef, News, Order, PolicyName, Purpose
 from rljob_trainer.rollouts.engine_time import EngineTime
-from rljob_trainer.rollouts.generation import Generation
+from rljob_trainer.rollouts.generation import Context, Generation
 from rljob_trainer.types import Episode, Group, Ids, Sampling, Task
 from rljob_trainer.workers.worker import Worker
 
@@ -72,6 +72,7 @@ class EpisodePolicy:
     shares: bool = True
     trains: bool = True
     turn: int = 0
+    context: Context = field(default_factory=Context)
 
     @property
     def temperature(self) -> float:
@@ -89,7 +90,7 @@ class EpisodePolicy:
         most = self.sampling.max_tokens if max_tokens is None else max_tokens
         sampling = replace(self.sampling, max_tokens=most, stop=(*self.sampling.stop, *stop))
         self.turn += 1
-        completion = await self.generation.generate(owner, token_ids, sampling, seed)
+        completion = await self.generation.generate(owner, token_ids, sampling, seed, self.context)
         self.heard(completion, len(token_ids))
         return completion
 

@@ -7,13 +7,15 @@
 
 Calls of one owner in one tick of the event loop that have the same tokens become one request: its samples share the
 prompt. An engine gets what it can run and a little more; the rest waits here for the engine that is first to have room,
-because the lengths of samples are unknown. If an engine is lost, what it had not finished goes to another one.
+because the lengths of samples are unknown. Later turns of an episode go to the engine whose prefix cache has the former
+ones. If an engine is lost, what it had not finished goes to another one.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.engines.engine import Completion, Request
@@ -26,6 +28,16 @@ from rljob_trainer.workers.worker import Worker
 AHEAD = 1.25
 """Samples that an engine has, as a multiple of those that it runs at once: a message may take some decode steps."""
 
+BUSIER = 1.25
+"""Multiple of the mean engine's work above which an engine gets no turn for having its context. Not tuned."""
+
+
+@dataclass(slots=True)
+class Context:
+    """Where the keys and values of one episode are. engine: identity of the one that computed its last turn, if any."""
+
+    engine: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
@@ -35,6 +47,7 @@ class _Turn:
     token_ids: Ids
     sampling: Sampling
     seed: int
+    context: Context
     future: "asyncio.Future[Completion]"
 
 
@@ -90,10 +103,15 @@ class Generation:
         self._queue: deque[_Pending] = deque()  # those that no engine has yet
         self._count = 0
 
-    async def generate(self, owner: str, token_ids: Ids, sampling: Sampling, seed: int) -> Completion:
-        """The completion of these tokens [T]. owner: names the turn of one task; see the module."""
+    async def generate(
+        self, owner: str, token_ids: Ids, sampling: Sampling, seed: int, context: Context | None = None
+    ) -> Completion:
+        """The completion of these tokens [T].
+
+        owner: names the turn of one task; see the module. context: what it continues; a new one by default.
+        """
         loop = asyncio.get_running_loop()
-        turn = _Turn(owner, token_ids, sampling, seed, loop.create_future())
+        turn = _Turn(owner, token_ids, sampling, seed, context or Context(), loop.create_future())
         if not self._waiting:
             loop.call_soon(self._flush)
         self._waiting.append(turn)
@@ -125,9 +143,10 @@ class Generation:
                 continue
             if unknown := [version for version in set(completion.versions.tolist()) if not self._knows(version)]:
                 raise InfrastructureError(f"{delivery.engine} sampled with the unknown policy version {unknown[0]}")
-            future = pending.turns[completion.sample].future
-            if not future.done():
-                future.set_result(completion)
+            turn = pending.turns[completion.sample]
+            if not turn.future.done():
+                turn.context.engine = pending.engine
+                turn.future.set_result(completion)
             if not pending.unfinished:
                 self._take(completion.request_id)
         self._dispatch()
@@ -174,7 +193,7 @@ class Generation:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Give each request to the engine with the fewest unfinished tokens, while one has room."""
+        """Give requests to engines, while one has room."""
         if not self._queue:
             return
         loads = {identity: _Load() for identity in self._engines}
@@ -182,7 +201,7 @@ class Generation:
             if pending.engine in loads:
                 loads[pending.engine].add(pending)
         batches: dict[str, list[Request]] = {}
-        while self._queue and (identity := self._least_loaded(loads)) is not None:
+        while self._queue and (identity := self._engine_for(self._queue[0], loads)) is not None:
             pending = self._queue.popleft()
             if pending.request.id in self._pending:  # else all its turns were cancelled
                 pending.engine = identity
@@ -192,7 +211,13 @@ class Generation:
         for identity, batch in batches.items():
             self._engines[identity].call_beside("inbox", EngineProcess.submit, self._subscriber.incarnation, batch)
 
-    def _least_loaded(self, loads: Mapping[str, _Load]) -> str | None:
-        """None if no engine has room."""
-        able = [each for each, load in loads.items() if self._most is None or load.samples < self._most]
-        return min(able, key=lambda each: loads[each].tokens, default=None)
+    def _engine_for(self, pending: _Pending, loads: Mapping[str, _Load]) -> str | None:
+        """The one that has its context, unless BUSIER forbids it; else the one with the fewest unfinished tokens.
+
+        None if no engine has room.
+        """
+        able = {each: load for each, load in loads.items() if self._most is None or load.samples < self._most}
+        last = pending.turns[0].context.engine
+        if last in able and able[last].tokens <= BUSIER * fmean(load.tokens for load in loads.values()):
+            return last
+        return min(able, key=lambda each: able[each].tokens, default=None)

@@ -157,8 +157,18 @@ class Rollouts:
         return self._repair.run(lambda: self._host.ask(RolloutProcess.find, order))
 
     def use(self, used: Used) -> Callable[[], None]:
-        """Begin to record what an update uses. Returns what waits until that is durable; the update begins then."""
-        return partial(self._host.wait, self._host.worker.call(RolloutProcess.use, used))
+        """Begin to record what an update uses. Returns what waits until that is durable; the update begins then.
+
+        A host that is lost meanwhile is replaced, and the next one records it.
+        """
+        asked = self._host.worker
+        answer = asked.call(RolloutProcess.use, used)
+
+        def recorded() -> None:
+            now = self._host.worker
+            self._host.wait(answer if now is asked else now.call(RolloutProcess.use, used))
+
+        return partial(self._repair.run, recorded)
 
     # ------------------------------------------------------------------ engines
 

@@ -74,7 +74,8 @@ def compare(
 
     trainer_log_probs: one array [R] per answer. base_log_probs: the same without the adapter, if there is one.
     Raises WeightSyncError if the mean difference exceeds `tolerance` nats or is NaN, or if there are no tokens; and if
-    the engine is closer to the model without its adapter than to the policy: a young adapter moves less than that.
+    the engine is less than half as far from the model without its adapter as from the policy: a young adapter moves the
+    policy by less than the tolerance.
     """
     theirs = [answer.log_probs for answer in answers]
     gaps = _gaps(theirs, trainer_log_probs)

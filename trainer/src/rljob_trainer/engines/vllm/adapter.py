@@ -4,7 +4,7 @@ vLLM wraps each layer that may have an adapter. Weights are loaded into the mode
 because vLLM's loaders know the names of its own layers only.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,15 +72,20 @@ def keep_asleep() -> None:
     from vllm.device_allocator.cumem import CuMemAllocator
 
     allocator = CuMemAllocator.get_instance()
-    sleep = allocator.sleep
+    allocator.sleep = but_for_weights(allocator, allocator.sleep)
+    allocator.wake_up = but_for_weights(allocator, allocator.wake_up)  # vLLM 0.26 also maps what did not sleep
 
-    def sleep_but_for_weights(*args: Any, **kwargs: Any) -> None:
+
+def but_for_weights(allocator: Any, method: Callable[..., None]) -> Callable[..., None]:
+    """The allocator's method, to which memory of the model is unknown while it runs."""
+
+    def limited(*args: Any, **kwargs: Any) -> None:
         kept = {place: data for place, data in allocator.pointer_to_data.items() if data.tag == _KEPT}
         for place in kept:
             del allocator.pointer_to_data[place]
         try:
-            sleep(*args, **kwargs)
+            method(*args, **kwargs)
         finally:
             allocator.pointer_to_data.update(kept)
 
-    allocator.sleep = sleep_but_for_weights
+    return limited

@@ -14,7 +14,7 @@ from rljob_trainer.engines.vllm.worker_extension import EXTENSION
 from rljob_trainer.errors import InfrastructureError, JobError, quoted
 from rljob_trainer.memory.engine_advice import REST, engine_error, start_error
 from rljob_trainer.memory.held import Held
-from rljob_trainer.memory.sequences import all_attention, full_cache, kv_bytes, sequences_that_fit
+from rljob_trainer.memory.sequences import KvSize, cache_bytes, sequences_that_fit
 from rljob_trainer.weights.bucket import torch_dtype
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -48,7 +48,8 @@ def with_room_used(settings: EngineSettings) -> EngineSettings:
     """The settings with as many sequences as the GPU allows, if the job leaves that open."""
     if not settings.more_if_room or settings.device == "cpu":
         return settings
-    found = sequences_that_fit(_kv_of_token(settings), settings.max_model_len, _share(settings))
+    kv = _kv(settings).on_gpu(settings.tensor_parallel_size)
+    found = sequences_that_fit(kv, settings.max_model_len, _share(settings))
     return replace(settings, max_num_seqs=found, more_if_room=False)
 
 
@@ -59,16 +60,13 @@ def measures(settings: EngineSettings) -> bool:
 
 def _kv_cache_bytes(settings: EngineSettings) -> int | None:
     """Of a GPU; None: vLLM measures what its share leaves."""
-    if settings.keeps_contexts or not all_attention(_text_config(settings)):
-        return None
-    enough = full_cache(_kv_of_token(settings), settings.max_model_len, settings.max_num_seqs)
-    return enough if 2 * enough <= _share(settings) else None
+    kept = max(settings.max_num_seqs, settings.contexts)
+    return cache_bytes(_kv(settings), settings.tensor_parallel_size, settings.max_model_len, kept, _share(settings))
 
 
-def _kv_of_token(settings: EngineSettings) -> float:
+def _kv(settings: EngineSettings) -> KvSize:
     config = _text_config(settings)
-    wide = torch_dtype(settings.dtype).itemsize / 2
-    return wide * kv_bytes(config, config.num_hidden_layers) / settings.tensor_parallel_size
+    return KvSize.of(config, config.num_hidden_layers, torch_dtype(settings.dtype).itemsize)
 
 
 def _share(settings: EngineSettings) -> float:

@@ -27,7 +27,7 @@ def dpo(batch: PolicyBatch, settings: ResolvedAlgorithm) -> LossTerms:
     losses = -logsigmoid(rewards[0] - rewards[1])
     log_probs = [batch.pairs.sums(torch.where(side, batch.log_probs, 0)) for side in (chosen, ~chosen)]
     clipped = torch.zeros_like(chosen)
-    return LossTerms(batch.pairs.spread(losses), clipped, _sums(*rewards, *log_probs))
+    return LossTerms(batch.pairs.spread(losses, len(batch.log_probs)), clipped, _sums(*rewards, *log_probs))
 
 
 @torch.no_grad()

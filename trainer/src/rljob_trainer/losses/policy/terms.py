@@ -27,10 +27,13 @@ class Pairs:
         """[T] -> [P]: the sum over each pair's tokens, in a fixed order."""
         return torch.segment_reduce(values, "sum", lengths=self.lengths, initial=0, unsafe=True)
 
-    def spread(self, losses: Tensor) -> Tensor:
-        """[P] -> [T]: every token gets its pair's loss; a pair of more trajectories than two counts no more."""
+    def spread(self, losses: Tensor, tokens: int) -> Tensor:
+        """[P] -> [T]: every token gets its pair's loss; a pair of more trajectories than two counts no more.
+
+        tokens: T, which the host knows: it does not wait for the device to add lengths.
+        """
         weighted = losses * (2 / self.trajectories)
-        return weighted.repeat_interleave(self.lengths)
+        return weighted.repeat_interleave(self.lengths, output_size=tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from torch.distributed.tensor import DTensor
 from rljob_api import ResolvedSpec
 from rljob_api.resolve import ResolvedLora
 from rljob_trainer.compute.dtypes import compute_dtype
-from rljob_trainer.errors import blamed
 from rljob_trainer.lora.layers import adapt, adapted_layers, initial_matrices
 from rljob_trainer.rank.critic_loading import critic_weights
 from rljob_trainer.rank.forward import Critic, Policy
@@ -38,7 +37,7 @@ def critic_of(
     if spec.critic.adapter is not None:
         _adapt(critic, spec.critic.adapter, dtype)
     train_without_noise(critic, trainable=True)
-    recompute(critic.model, spec.actor.recompute or "layer")
+    recompute(critic.model, spec.actor.recompute)
     rows_as(critic, policy.module)
     shard(critic, spec, mesh, dtype)
     if own is None:
@@ -52,8 +51,7 @@ def critic_of(
 def _adapt(critic: Critic, lora: ResolvedLora, dtype: torch.dtype) -> None:
     """Let an adapter and the head train alone. dtype: of what is frozen."""
     critic.model.requires_grad_(requires_grad=False)
-    with blamed("spec.critic.lora.targetModules"):
-        adapt(critic.model, lora)
+    adapt(critic.model, lora, "spec.critic.lora.targetModules")
     shrink_frozen(critic, dtype)
 
 

@@ -28,11 +28,13 @@ class Reward:
         from rljob_trainer.data.gym import score  # the library takes a second to import
 
         try:
-            source, index = str(call.extra_info["source"]), int(call.extra_info["index"])
+            source, question = str(call.extra_info["source"]), str(call.extra_info["question"])
+            index = int(call.extra_info["index"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError("extra_info has no source and index; score rows of reasoning-gym:// alone") from error
+            message = "extra_info has no source, index and question; score rows of reasoning-gym:// alone"
+            raise ValueError(message) from error
         answer = self._answer(call.solution_str)
-        value = score(source, index, answer) if answer else 0.0
+        value = score(source, index, question, answer) if answer else 0.0
         return value if self.partial or value >= 1 else 0.0
 
     def _answer(self, response: str) -> str:
