@@ -33,7 +33,7 @@ _SCALES: Mapping[str, Literal["group", "none"]] = {"grpo": "group", "dr_grpo": "
 
 
 def grpo_trainer(spec: ResolvedSpec, model: Path, callback: "TrainerCallback") -> "GRPOTrainer":
-    """A trainer for the job that starts from the weights in folder `model`, in float32 as the job does on a CPU."""
+    """A trainer for the job that starts from folder `model`: float32 weights, products in model.dtype."""
     from trl import GRPOTrainer
 
     return GRPOTrainer(
@@ -84,7 +84,7 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> "GRPOConfig":
         seed=spec.training.seed,
         data_seed=spec.data.seed,
         gradient_checkpointing=actor.recompute != "none",
-        bf16=False,
+        bf16=gpu and spec.model.dtype == "bfloat16",
         use_cpu=not gpu,
         optim="adamw_torch_fused",
         save_strategy="no",

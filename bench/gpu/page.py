@@ -78,7 +78,7 @@ def _cells(found: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
     rollouts = [step["rollout"] for step in steps]
     bandwidth = found["copy_bytes_per_second"]
     floor = SYNC_TIMES * 2 * run["parameters"] / bandwidth + SYNC_SECONDS
-    gpus = int(run["item"].partition(":")[0].removeprefix("ours").removeprefix("trl") or 1)
+    _, gpus = _trainer(run["item"])
     mfu = model_flops(run["parameters"], means["tokens"]) / (means["update"] * gpus * peak_flops(found["card"]))
     return [
         f"`{run['item']}`",
@@ -101,7 +101,7 @@ def _draw(runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], file: Pat
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    labels = [_label(found["card"], run["item"]) for found, run in runs]
+    labels = [_label(found["card"], run["item"], found["commit"]) for found, run in runs]
     figure, axes = pyplot.subplots(figsize=(10, 1.3 + 0.55 * len(runs)), layout="constrained")
     places, left = range(len(runs)), [0.0] * len(runs)
     for phase in PHASES:
@@ -111,16 +111,25 @@ def _draw(runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], file: Pat
     for place, (_, run) in enumerate(runs):
         speed = mean(step["tokens"] for step in _kept(run)) / mean(step["seconds"] for step in _kept(run))
         axes.text(left[place], place, f" {speed:,.0f} tokens/s", va="center")
-    axes.set_yticks(places, labels)
+    axes.set_yticks(places, labels, fontsize="small")
     axes.invert_yaxis()
     axes.set_xlabel("seconds of a step")
-    axes.set_xlim(0, 1.25 * max(left, default=1))
+    axes.set_xlim(0, 1.4 * max(left, default=1))
     figure.legend(loc="outside upper right", ncols=len(PHASES), frameon=False)
     figure.savefig(file, dpi=110)
 
 
-def _label(card: str, item: str) -> str:
-    """Trainer, model, response tokens and card; the settings stay in the table."""
-    trainer, model, tokens, *_ = item.split(":")
-    name = {"ours": "RLJob", "trl": "TRL", "verl": "verl"}[trainer]
-    return f"{name}, {model}, {tokens} tokens, {card.removeprefix('NVIDIA ')}"
+def _label(card: str, item: str, commit: str) -> str:
+    """Trainer, model, response tokens and cards; below them the commit and the settings."""
+    name, gpus = _trainer(item)
+    _, model, tokens, *settings = item.split(":")
+    cards = f"{gpus} x " if gpus > 1 else ""
+    own = [".".join(each.split(".")[-2:]) for each in settings]
+    return f"{name}, {model}, {tokens} tokens, {cards}{card.removeprefix('NVIDIA ')}\n{', '.join([commit, *own])}"
+
+
+def _trainer(item: str) -> tuple[str, int]:
+    """Its name, and how many GPUs it runs on."""
+    written = item.partition(":")[0]
+    trainer = written.rstrip("0123456789")
+    return {"ours": "RLJob", "trl": "TRL"}[trainer], int(written.removeprefix(trainer) or 1)

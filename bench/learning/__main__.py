@@ -1,6 +1,7 @@
 """Train what has no result yet, and write the page.
 
-    python -m bench.learning [--tasks NAME ...] [--arms NAME ...] [--seeds N ...] [--parallel N] [--limit-minutes M]
+    python -m bench.learning [--tasks NAME ...] [--arms NAME ...] [--seeds N ...] [--unmeasured] [--parallel N]
+                             [--limit-minutes M]
 
 Each finished run is one line appended to learning.jsonl, so it can be stopped at any moment and called again. A result
 counts for the commit that last changed what decides it (trainer, API, examples, this benchmark).
@@ -19,7 +20,7 @@ from pathlib import Path
 from bench.learning.arms import COMPARED_SEEDS, ROOT, TASKS, Arm
 from bench.learning.campaign import Campaign, Run
 from bench.learning.page import write_page
-from bench.learning.results import alone_with, code_commit, missing, read
+from bench.learning.results import alone_with, code_commit, missing, read, shown
 from bench.learning.stop import interrupts
 from bench.learning.training import known_arms
 from rljob_api.validation import InvalidRLJob, load_rljob
@@ -58,7 +59,13 @@ def _chosen(options: argparse.Namespace, file: Path, commits: Mapping[str, str])
     results = read(file)
     if other := next((each for each in results if each.overrides != options.overrides), None):
         sys.exit(f"{file} has results of other --set ({', '.join(other.overrides) or 'none'}): give another --output")
-    return [(arm, seed) for arm, seed in missing(known_arms(), results, commits) if _is_chosen(options, arm, seed)]
+    known = known_arms()
+    has = shown(known, results) if options.unmeasured else {}
+    return [
+        (arm, seed)
+        for arm, seed in missing(known, results, commits)
+        if _is_chosen(options, arm, seed) and (arm.task.name, arm.name, seed) not in has
+    ]
 
 
 def _is_chosen(options: argparse.Namespace, arm: Arm, seed: int) -> bool:
@@ -76,6 +83,9 @@ def _arguments() -> argparse.Namespace:
     quoted = ", ".join(map(repr, names))  # some have commas
     parser.add_argument("--arms", nargs="+", choices=names, metavar="NAME", help=f"only these: {quoted}")
     parser.add_argument("--seeds", nargs="+", type=int, choices=COMPARED_SEEDS, help="only these")
+    parser.add_argument(
+        "--unmeasured", action="store_true", help="leave out what has a result of any commit, which the page shows"
+    )
     parser.add_argument("--parallel", type=_at_least_one, default=1, metavar="N", help="runs at a time")
     parser.add_argument(
         "--limit-minutes",

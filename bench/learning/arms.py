@@ -14,6 +14,23 @@ SEEDS: Final = (0, 1, 2)
 COMPARED_SEEDS: Final = tuple(range(6))
 """Of reverse-text, ours and TRL's: two runs of one seed differ by 0.01, so three could not tell such a difference."""
 
+ON_A_GPU: Final = (
+    "cluster.gpusPerNode=1",
+    "model.dtype=float32",  # as on a CPU, but with products in TF32 (training.py)
+    "rollout.maxNumSeqs=2048",
+    "rollout.gpuMemoryUtilization=0.2",  # several runs share the GPU
+    "actor.tokensPerMicroBatch=65536",
+)
+
+PRETRAINED_ON_A_GPU: Final = (
+    "cluster.gpusPerNode=1",
+    "rollout.engine=vllm",
+    "rollout.maxNumSeqs=256",
+    "rollout.gpuMemoryUtilization=0.08",
+    "actor.tokensPerMicroBatch=4096",
+)
+"""In bfloat16, with ten times the parameters and four times the vocabulary."""
+
 Role = Literal["main", "engine", "held", "control", "preset", "advantage", "loss", "trl"]
 
 Trainer = Literal["rljob", "exported", "evaluated", "taught", "trl"]
@@ -33,6 +50,7 @@ class Task:
     do; None for a task without such arms. held_with: what else is set there. Addition's steps are smaller there, and
     its warm-up is longer: after 10 steps of it Adam's estimates are of too few gradients, and shuffled rewards swung a
     validation by 0.19.
+    on_a_gpu: overrides there.
     pretrained: what `rljob model fetch` calls the model in the folder `model` beside the example.
     folder: of examples/; the default is the name.
     """
@@ -42,6 +60,7 @@ class Task:
     held: float | None = None
     held_with: tuple[str, ...] = ()
     of: Literal["level", "gain", "factor"] = "level"
+    on_a_gpu: tuple[str, ...] = ON_A_GPU
     pretrained: str | None = None
     folder: str | None = None
 
@@ -93,8 +112,8 @@ TASKS: Final = (
         held_with=("actor.learningRate=0.00004", "actor.lrWarmupSteps=100", "training.steps=500"),
     ),
     Task("countdown", 0.3, held=0.2, of="gain"),
-    Task("smollm2", 2.0, of="factor", pretrained="smollm2-135m"),
-    Task("calculator", 0.9, pretrained="smollm2-135m", folder="calculator-tool"),
+    Task("smollm2", 2.0, of="factor", on_a_gpu=PRETRAINED_ON_A_GPU, pretrained="smollm2-135m"),
+    Task("calculator", 0.9, on_a_gpu=PRETRAINED_ON_A_GPU, pretrained="smollm2-135m", folder="calculator-tool"),
 )
 REVERSE_TEXT, ADDITION, COUNTDOWN, SMOLLM2, CALCULATOR = TASKS
 
@@ -124,7 +143,9 @@ PRESETS: Final = {
     "distillation": DISTILLATION,
     "distillation, top 8": (*DISTILLATION, "algorithm.teacher.topK=8"),
 }
-"""Each with all that its preset sets, and several seeds. Their own advantages and losses have no other arm."""
+"""Each with all that its preset sets. Their own advantages and losses have no other arm."""
+
+PRESETS_OF_SEVERAL_SEEDS: Final = ("PPO", "GSPO", "CISPO", "DAPO", "ReMax")
 
 PRESET_TRAINERS: Final[dict[str, Trainer]] = {
     "SPIN": "evaluated",
@@ -195,7 +216,14 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
         made.append(Arm(task, f"grpo, KL {task.held:g}", "held", held))
         made.append(Arm(task, f"{SHUFFLED}, KL {task.held:g}", "control", (*held, shuffled(rewards[task.name]))))
     made += [
-        Arm(REVERSE_TEXT, name, "preset", overrides, trainer=PRESET_TRAINERS.get(name, "rljob"))
+        Arm(
+            REVERSE_TEXT,
+            name,
+            "preset",
+            overrides,
+            trainer=PRESET_TRAINERS.get(name, "rljob"),
+            seeds=SEEDS if name in PRESETS_OF_SEVERAL_SEEDS else (0,),
+        )
         for name, overrides in PRESETS.items()
     ]
     made.append(Arm(COUNTDOWN, "PPO", "preset", PRESETS["PPO"]))

@@ -9,7 +9,9 @@ from bench.learning.arms import (
     CONTROL_SHARE,
     COUNTDOWN,
     LORA_AFTER_SUPERVISED,
+    ON_A_GPU,
     PRESETS,
+    PRETRAINED_ON_A_GPU,
     REVERSE_TEXT,
     SHUFFLED,
     SMOLLM2,
@@ -20,10 +22,10 @@ from bench.learning.arms import (
     control_band,
 )
 from bench.learning.comparison import ABOUT, comparison, spread
-from bench.learning.data import digest, reward_of_sums, seen_backwards, validation_prompts
+from bench.learning.data import reward_of_sums, seen_backwards, validation_prompts
 from bench.learning.picture import figure
-from bench.learning.results import CLOSING, LAST, Result, newest, of_one_seed, of_these
-from bench.learning.training import CPUS, ON_A_GPU, known_arms
+from bench.learning.results import CLOSING, LAST, Result, of_one_seed, shown
+from bench.learning.training import CPUS, known_arms
 from rljob_api.markdown import table
 from rljob_trainer.progress import names
 
@@ -62,7 +64,7 @@ _ONE_SEED = """On reverse-text, seed 0. Every advantage uses the example's setti
 learning rate, aggregation of tokens, KL penalty and its coefficient. Other presets have other penalties or none. So
 this is one seed at grpo's settings and no ranking of advantages: the results of one advantage differ by more between
 seeds, as those of dr_grpo below show. Losses are compared with four updates per step, because with one update every
-ratio is 1. PPO, GSPO, CISPO, DAPO and ReMax are under [Goals](#goals), with three seeds and all that their presets set:
+ratio is 1. Presets are under [Goals](#goals), with all that they set:
 {presets}."""
 
 _DR_GRPO = """TRL has dr_grpo too (`scale_rewards="none"`). Starting from the same weights and compared as above, it
@@ -73,10 +75,6 @@ a step share (the latter also subtracts their mean over the step's tokens)."""
 _CLOSING = f"""Means over the last {LAST} steps and all seeds. A run's metrics have them for every step. The benchmark
 deletes a run's folder at its end and keeps these means, the rewards of all steps and validations, and a picture of
 seed 0 of each task's grpo. Several runs shared one GPU, so their seconds are not comparable."""
-
-_SETTINGS = f"""A run has its example's settings, except for those of its arm, its seeds and `checkpoint.everySteps=0`.
-On a GPU it also has {", ".join(f"`{each}`" for each in ON_A_GPU)}. Different numbers of runs shared a GPU, so their
-seconds are not comparable. Versions are those of the machine, not those that this project locks."""
 
 _NO_CPUS = "No run used CPUs only, so this page does not say how long that takes."
 
@@ -89,7 +87,7 @@ FLAT, FALLS, GAINS = "flat", "falls, gains nothing", "gains"
 def write_page(results: Iterable[Result], folder: Path) -> bool:
     """Returns False, and writes nothing, where no run of the arms as they are now is finished."""
     known = known_arms()
-    last = newest(of_these(results, {(arm.task.name, arm.name): digest(arm.task, arm.overrides) for arm in known}))
+    last = shown(known, results)
     every = [
         (arm, [last[key] for seed in arm.seeds if (key := (arm.task.name, arm.name, seed)) in last]) for arm in known
     ]
@@ -134,7 +132,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _CLOSING,
         table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),
         "## Machines",
-        _SETTINGS if any(run.device.endswith(CPUS) for run in runs) else f"{_SETTINGS} {_NO_CPUS}",
+        _settings() if any(run.device.endswith(CPUS) for run in runs) else f"{_settings()} {_NO_CPUS}",
         table(("machine", "versions", "commit", "runs", "s a run"), _machines(runs)),
     ]
 
@@ -164,6 +162,15 @@ def _prompts() -> str:
 def _held() -> str:
     """What the arms with a stronger penalty have set, of each task."""
     return "; ".join(f"{arm.task.name} with {_code(arm.overrides)}" for arm in known_arms() if arm.role == "held")
+
+
+def _settings() -> str:
+    return f"""A run has its example's settings, except for those of its arm, its seeds and `checkpoint.everySteps=0`.
+On a GPU it also has {_code(ON_A_GPU)};
+smollm2 and calculator {_code(PRETRAINED_ON_A_GPU)}. Since 2026-11-30 matrix
+products of float32 there are in TF32 (`TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1`), of ours and of TRL alike.
+Different numbers of runs shared a GPU, so their seconds are not comparable. Versions are those of the machine,
+not those that this project locks."""
 
 
 def _code(settings: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from statistics import mean
 
 from bench.commits import CHANGED, last_change
 from bench.learning.arms import ROOT, TASKS, Arm, Task
+from bench.learning.data import digest
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line
 
@@ -154,11 +155,6 @@ def _cut(text: str) -> str:
     return ""
 
 
-def of_these(results: Iterable[Result], jobs: Mapping[tuple[str, str], str]) -> list[Result]:
-    """Those of the arms as they are now. jobs: digest of each (task, arm)."""
-    return [result for result in results if result.job == jobs.get((result.task, result.arm))]
-
-
 def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:
     """The last result of each (task, arm, seed)."""
     return {(result.task, result.arm, result.seed): result for result in results}
@@ -167,6 +163,12 @@ def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:
 def of_one_seed(runs: Iterable[Result]) -> list[Result]:
     """Of an arm's results the one that is compared with other arms'; none where that seed was not run."""
     return [run for run in runs if run.seed == 0]
+
+
+def shown(arms: Iterable[Arm], results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:
+    """What a page has of the arms as they are now: the newest result of each (task, arm, seed), of any commit."""
+    jobs = {(arm.task.name, arm.name): digest(arm.task, arm.overrides) for arm in arms}
+    return newest(result for result in results if result.job == jobs.get((result.task, result.arm)))
 
 
 def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str, str]) -> list[tuple[Arm, int]]:

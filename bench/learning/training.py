@@ -27,16 +27,11 @@ from rljob_trainer.progress.history import parse_lines, read_metrics
 TRAIN_NOTHING = ("training.steps=1", "training.validateEvery=0", "actor.learningRate=0")
 """The supervised steps, and one RL step that changes nothing: what TRL starts from."""
 
-ON_A_GPU = (
-    "cluster.gpusPerNode=1",
-    "model.dtype=float32",  # as on a CPU
-    "rollout.maxNumSeqs=2048",
-    "rollout.gpuMemoryUtilization=0.2",  # several runs share the GPU
-    "actor.tokensPerMicroBatch=65536",
-)
-
-GIVES_BACK = "garbage_collection_threshold:0.04"
-"""A process that has more than this share of a GPU's memory gives back what it does not use: several runs want it."""
+ON_GPUS: Final[Mapping[str, str]] = {
+    # A process that has more than this share of a GPU's memory gives back what it does not use: several runs want it.
+    "PYTORCH_ALLOC_CONF": "garbage_collection_threshold:0.04",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",  # tensor cores: runs side by side wait for the GPU
+}
 
 CPUS = "CPU cores"
 """Ends the device of a run without a GPU."""
@@ -61,7 +56,7 @@ class Slot:
 
     @property
     def environment(self) -> dict[str, str]:
-        gpu = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu, "PYTORCH_ALLOC_CONF": GIVES_BACK}
+        gpu = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu, **ON_GPUS}
         return {**os.environ, **gpu, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
     def run(self, command: Sequence[str], log: Path) -> None:
@@ -83,7 +78,7 @@ class Slot:
 def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], commit: str) -> Result:
     """Run the arm in `folder`. extra: overrides for all arms. Raises RunFailed."""
     overrides = [
-        *(ON_A_GPU if slot.gpu is not None else ()),
+        *(arm.task.on_a_gpu if slot.gpu is not None else ()),
         *(f"{name}.seed={seed}" for name in ("data", "rollout", "training")),
         "checkpoint.everySteps=0",
         *arm.overrides,

@@ -49,3 +49,12 @@ def test_results_of_other_settings_do_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["learning", *OPTIONS, str(tmp_path)])
     with pytest.raises(SystemExit, match=r"has results of other --set \(training.steps=4\): give another --output"):
         __main__.main()
+
+
+def test_what_an_older_commit_measured_is_left_out_if_only_the_unmeasured_is_asked_for(tmp_path, monkeypatch):
+    append(tmp_path / "learning.jsonl", replace(RESULT, seed=1, commit="c0"))
+    append(tmp_path / "learning.jsonl", replace(RESULT, seed=2, commit="c0", job="another job"))
+    monkeypatch.setattr("sys.argv", ["learning", "--unmeasured", *OPTIONS, str(tmp_path)])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    play(lambda *_: pytest.fail("seed 1 ran"), monkeypatch)
+    assert [(each.seed, each.commit) for each in read(tmp_path / "learning.jsonl")][2:] == [(0, "c1"), (2, "c1")]

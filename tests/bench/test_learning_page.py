@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.learning import page
+from bench.learning import page, results
 from bench.learning.arms import REVERSE_TEXT
 from bench.learning.comparison import level
 from bench.learning.data import digest
@@ -21,7 +21,7 @@ DIGEST = cache(digest)
 def verdicts_alone(monkeypatch):
     """The picture and the counts of the data take seconds."""
     monkeypatch.setattr(page, "figure", lambda _: SimpleNamespace(savefig=lambda *_, **__: None))
-    monkeypatch.setattr(page, "digest", DIGEST)
+    monkeypatch.setattr(results, "digest", DIGEST)
     for name, value in (("seen_backwards", 0), ("reward_of_sums", 0.0), ("validation_prompts", [])):
         monkeypatch.setattr(page, name, lambda _, value=value: value)
 
