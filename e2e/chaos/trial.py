@@ -195,11 +195,14 @@ class _Watch:
             return any(self._volume.checkpoints.glob(".step-*.part"))
         return self._traces.scores() if phase == "scoring" else self.phase() == phase
 
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
     def until(self, holds: Callable[[], Any], seconds: float) -> bool:
         """Whether it came to hold before the run ended."""
         deadline = time.monotonic() + seconds
         while not holds():
-            if time.monotonic() > deadline or self._process.poll() is not None:
+            if time.monotonic() > deadline or not self.lives():
                 return bool(holds())
             time.sleep(LOOK_SECONDS)
         return True
@@ -210,7 +213,7 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
     time.sleep(dice.uniform(0.0, 1.0))
     in_phase = fault.phase == "any" or watch.until(lambda: watch.is_in(fault.phase), PHASE_SECONDS)
     lost = watch.attempt() if fault.costs_ray else None
-    target, at = inject(fault, run, dice) if run.is_running() else None, time.time()
+    target, at = inject(fault, run, dice) if watch.lives() else None, time.time()
     if target is None:
         return None
     trial.injected += 1
@@ -218,7 +221,7 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
     if fault.continued_after is not None:
         trial.thaws.append(Timer(fault.continued_after, _continue, [target]))
         trial.thaws[-1].start()
-    elif not watch.until(lambda: _missed(target, fault), MISSED_SECONDS) and run.is_running():
+    elif not watch.until(lambda: _missed(target, fault), MISSED_SECONDS) and watch.lives():
         return Struck(fault, in_phase, watch.lines()[-1]["step"], inf, inf, 0, 0, missed=False)
     before, updating = watch.lines(), watch.phase() in UPDATED
     last = max(line["step"] for line in before)
@@ -227,7 +230,7 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
         return recovery_in(watch.lines(), len(before), updating=updating, lost=lost)
 
     if not watch.until(recovery, RECOVERY_SECONDS) or (found := recovery()) is None:
-        return Struck(fault, in_phase, last, inf, inf, 0, 0) if run.is_running() else None
+        return Struck(fault, in_phase, last, inf, inf, 0, 0) if watch.lives() else None
     seconds = found.update - at, found.step - at
     return Struck(fault, in_phase, last, *seconds, found.repeated, found.journaled, alone=alone)
 

@@ -2,7 +2,7 @@
 
     python -m tests.e2e.lease_leader NAMESPACE DURATION RENEW_DEADLINE RETRY
 
-It says `leads` when it does, ends with LOST when the lease is lost, and hands over on SIGTERM.
+It says `leads` when it does, ends with LOST when the lease is lost, hands over on SIGTERM, and freezes on FREEZE.
 """
 
 import asyncio
@@ -18,11 +18,14 @@ from rljob_operator.kube.errors import KubeError
 from rljob_operator.runtime.lease import LeaderLease, Terms
 
 LOST = 7
+FREEZE = signal.SIGUSR1
 
 
 async def lead(namespace: str, terms: Terms) -> None:
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(FREEZE, os.kill, os.getpid(), signal.SIGSTOP)  # between two turns of the loop
     async with await Connection.open() as connection:
         kube = Kube(connection, timeout=60)
         lease = LeaderLease(kube, namespace, "leader", terms=terms)

@@ -75,7 +75,7 @@ def test_broken_rules_are_told_in_the_same_words_about_the_same_fields(api):
     """Where the form is right: else rules are not judged. Kubernetes has words of its own for names of any kind."""
     differing = {}
     for row in BROKEN:
-        form, _ = api_server.admit(document(row))
+        form, _ = api_server.formed(document(row))
         lines = [line.replace(": Invalid value: ", ": ") for line in refusal(api, row)]
         theirs = sorted(line for line in lines if not line.startswith("metadata.name: "))
         problems = validate(row.text, "job.yaml").problems

@@ -52,11 +52,12 @@ def written(cluster, namespace) -> Callable[["subprocess.Popen[str]"], set[str]]
 
 
 def test_a_frozen_leader_is_replaced_and_writes_nothing_when_it_thaws(start, written) -> None:
+    """Frozen at its own hands, not between a look at the fence and the socket: what is handed over there goes out."""
     first = start(SHORT)
     assert leads(first)
     eventually(lambda: written(first))
     second = start(SHORT)
-    first.send_signal(signal.SIGSTOP)
+    first.send_signal(lease_leader.FREEZE)
     try:
         assert leads(second)
         before = eventually(lambda: written(first))
