@@ -26,7 +26,7 @@ PRETRAINED_ON_A_GPU: Final = (
     "cluster.gpusPerNode=1",
     "rollout.engine=vllm",
     "rollout.maxNumSeqs=256",
-    "rollout.gpuMemoryUtilization=0.08",
+    "rollout.gpuMemoryUtilization=0.05",
     "actor.tokensPerMicroBatch=4096",
 )
 """In bfloat16, with ten times the parameters and four times the vocabulary."""
