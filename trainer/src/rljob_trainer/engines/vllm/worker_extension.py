@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.engine import not_taken
-from rljob_trainer.engines.vllm.adapter import keep_asleep, put, unwrapped
+from rljob_trainer.engines.vllm.adapter import keep_asleep, put, sleep_beside_others, unwrapped
 from rljob_trainer.engines.vllm.log_probs import find_no_ranks, report_before_truncation
 from rljob_trainer.engines.vllm.quantization import QuantizedLayers, copied
 from rljob_trainer.errors import quoted
@@ -38,6 +38,7 @@ class WorkerExtension:
         self._rljob_known: Set[str] = frozenset()  # names that were found to be all
         self._rljob_lora, self._rljob_holds_model = adapter, False
         self._rljob_quantized = QuantizedLayers(self.model_runner.get_model(), self.vllm_config)
+        sleep_beside_others(self)
         if adapter is not None and self.model_runner.device.type == "cuda":
             keep_asleep()
         report_before_truncation(self.model_runner.sampler)
