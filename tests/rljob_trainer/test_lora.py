@@ -1,5 +1,6 @@
 """The policy with an adapter on a rank, against peft: what it computes, trains, saves, compares with and sends."""
 
+import copy
 import json
 import shutil
 import time
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
+from peft.tuners.lora import Linear as PeftLinear
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from rljob_api import ResolvedSpec
@@ -21,6 +24,7 @@ from rljob_trainer.checkpoint.manifest import MODEL, RANKS, commit
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.lora.base import check_continued, write_base
 from rljob_trainer.lora.files import ADAPTER, CONFIG, TENSORS, is_adapter, read_tensors, write_config
+from rljob_trainer.lora.layers import LoraLinear
 from rljob_trainer.lora.source import with_adapter
 from rljob_trainer.rank.rank import Rank
 from rljob_trainer.rank.sending import sent_tensors
@@ -330,6 +334,23 @@ def test_in_bfloat16_the_frozen_model_is_and_the_adapter_is_not(folder):
 
     found = alone(make_spec(model={"path": "model", "dtype": "bfloat16", "lora": LORA}), dtypes)
     assert {is_adapter(name): dtype for name, dtype in found.items()} == {True: torch.float32, False: torch.bfloat16}
+
+
+@pytest.mark.slow
+def test_a_compiled_layer_rounds_where_pefts_does():
+    """And vLLM's. In bfloat16 most of what a young adapter adds is less than half a rounding of W x."""
+    ours: Any = nn.Linear(64, 96, bias=False, dtype=torch.bfloat16)
+    matrices = torch.Generator().manual_seed(1)
+    theirs: Any = PeftLinear(copy.deepcopy(ours), "default", LoraConfig(), r=4, lora_alpha=4)
+    LoraLinear.extend(ours, ResolvedLora(rank=4, alpha=4, target_modules=["all-linear"]))
+    with torch.no_grad():
+        for own, other, size in ((ours.lora_A, theirs.lora_A, 0.1), (ours.lora_B, theirs.lora_B, 1e-3)):
+            own.weight.copy_(size * torch.randn(own.weight.shape, generator=matrices))
+            other["default"].to(torch.bfloat16).weight.copy_(own.weight)
+    ours.compiled, given = True, torch.randn(50, 64, generator=matrices).bfloat16()
+    found, plain = torch.compile(ours.forward, dynamic=True)(given), nn.functional.linear(given, ours.weight)
+    assert torch.equal(found, theirs(given))
+    assert 0 < (found != plain).float().mean() < 0.5
 
 
 def test_a_module_that_the_model_lacks_is_named_with_those_that_it_has(folder):

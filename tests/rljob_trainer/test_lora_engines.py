@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+from contextlib import nullcontext
 from itertools import count
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import torch
 
 from rljob_api.resolve import ResolvedLora
 from rljob_trainer.engines.registry import create_engine
-from rljob_trainer.engines.vllm.adapter import but_for_weights, renames
+from rljob_trainer.engines.vllm.adapter import but_for_weights, renames, sleep_beside_others
 from rljob_trainer.errors import JobError
 from rljob_trainer.lora.files import PREFIX
 from rljob_trainer.lora.layers import find_layers, merged
@@ -135,6 +136,17 @@ def test_memory_of_the_model_neither_sleeps_nor_wakes():
     seen = []
     but_for_weights(allocator, lambda: seen.append([*allocator.pointer_to_data]))()
     assert (seen, {*allocator.pointer_to_data}) == ([[2]], {1, 2})
+
+
+@pytest.mark.parametrize(("said", "ends"), [("Memory usage increased after sleeping.", False), ("other", True)])
+def test_a_worker_sleeps_though_another_process_takes_memory_meanwhile(said, ends):
+    def sleep(level):
+        assert level != 2, said
+
+    worker = SimpleNamespace(sleep=sleep)
+    sleep_beside_others(worker)
+    with pytest.raises(AssertionError, match=said) if ends else nullcontext():
+        worker.sleep(level=2)
 
 
 def test_kept_samples_go_on_with_the_new_adapter(engine, base):

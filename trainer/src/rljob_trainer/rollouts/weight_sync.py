@@ -16,6 +16,8 @@ from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.types import Floats
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
+    FEW_PROMPTS,
+    MANY_PROMPTS,
     REMEDY,
     ProbeResult,
     WeightSyncError,
@@ -39,9 +41,13 @@ AGAIN = 3
 
 def tolerance_of(spec: ResolvedSpec, device_type: str) -> float:
     """Nats by which engine and trainer may differ on average."""
-    rollout = spec.rollout
-    multiplied = compute_dtype(spec, device_type) if rollout.quantization == "none" else rollout.quantization
-    return rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[multiplied, device_type]
+    return spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[_multiplied(spec, device_type), device_type]
+
+
+def _multiplied(spec: ResolvedSpec, device_type: str) -> str:
+    """The type of the engine's matrix products."""
+    quantization = spec.rollout.quantization
+    return compute_dtype(spec, device_type) if quantization == "none" else quantization
 
 
 class WeightSync:
@@ -52,7 +58,8 @@ class WeightSync:
     ) -> None:
         self._spec, self._ranks, self._engines = spec, ranks, engines
         self._size = ENGINES[spec.rollout.engine].probe
-        self._prompts = probe_prompts(vocab_size, self._size.length)
+        count = FEW_PROMPTS if _multiplied(spec, device_type) == "float32" else MANY_PROMPTS
+        self._prompts = probe_prompts(vocab_size, self._size.length, count)
         self._tolerance = tolerance_of(spec, device_type)
         self._groups = sync_groups(spec, device_type)
         self._by_adapter = spec.model.lora is not None and not spec.model.lora.merge

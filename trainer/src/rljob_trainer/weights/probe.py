@@ -34,7 +34,11 @@ DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
 """Largest mean difference over the probe's tokens in nats, by what the engine multiplies, and where."""
 
 
-_CLEARLY = 2
+FEW_PROMPTS, MANY_PROMPTS = 4, 16
+"""With products in float32, and in less: there rounding differs much from prompt to prompt. In bfloat16 the mean
+difference of 4 prompts of SmolLM2 was 0.03 to 0.10 nats, from sync to sync, with nearly the same weights."""
+
+_CLEARLY = 3
 """How many times as far as the model without an adapter the policy must be. Rounding moves both distances alike."""
 
 REMEDY = (
@@ -60,7 +64,7 @@ class ProbeResult:
     moved: float | None = None
 
 
-def probe_prompts(vocab_size: int, length: int, count: int = 4) -> list[Ids]:
+def probe_prompts(vocab_size: int, length: int, count: int = FEW_PROMPTS) -> list[Ids]:
     """`count` prompts of `length` token ids below `vocab_size`: the same on every call and machine."""
     ids = np.random.Generator(np.random.PCG64(20_26)).integers(0, vocab_size, size=(count, length))
     return list(ids.astype(np.int32))
@@ -74,8 +78,8 @@ def compare(
 
     trainer_log_probs: one array [R] per answer. base_log_probs: the same without the adapter, if there is one.
     Raises WeightSyncError if the mean difference exceeds `tolerance` nats or is NaN, or if there are no tokens; and if
-    the engine is less than half as far from the model without its adapter as from the policy: a young adapter moves the
-    policy by less than the tolerance.
+    the engine is less than a third as far from the model without its adapter as from the policy: a young adapter moves
+    the policy by less than the tolerance.
     """
     theirs = [answer.log_probs for answer in answers]
     gaps = _gaps(theirs, trainer_log_probs)
