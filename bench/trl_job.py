@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.data.generated import generated_rows
 from rljob_trainer.rewards.protocol import Call
 
@@ -33,7 +34,7 @@ _SCALES: Mapping[str, Literal["group", "none"]] = {"grpo": "group", "dr_grpo": "
 
 
 def grpo_trainer(spec: ResolvedSpec, model: Path, callback: "TrainerCallback") -> "GRPOTrainer":
-    """A trainer for the job that starts from folder `model`: float32 weights, products in model.dtype."""
+    """A trainer for the job that starts from folder `model`: float32 weights, products in the type that ours has."""
     from trl import GRPOTrainer
 
     return GRPOTrainer(
@@ -84,7 +85,7 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> "GRPOConfig":
         seed=spec.training.seed,
         data_seed=spec.data.seed,
         gradient_checkpointing=actor.recompute != "none",
-        bf16=gpu and spec.model.dtype == "bfloat16",
+        bf16=gpu and compute_dtype(spec, "cuda") == "bfloat16",
         use_cpu=not gpu,
         optim="adamw_torch_fused",
         save_strategy="no",

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from bench.learning.answers import keep_answers
 from bench.learning.arms import Arm
 from bench.learning.results import Result, append
 from bench.learning.stop import Stop
@@ -90,6 +91,7 @@ class Campaign:
         append(self._options.output / "learning.jsonl", result)
         if arm.role == "main" and result.seed == 0:
             save(draw(load_runs([run])), self._options.output / f"{arm.task.name}.png")
+            keep_answers(arm.task.name, result.commit, run, self._options.output)
         shutil.rmtree(run)
 
     def _place(self, arm: Arm, seed: int) -> Path:

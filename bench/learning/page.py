@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
+from bench.learning.answers import answer_tables
 from bench.learning.arms import (
     CONTROL_BAND,
     CONTROL_SHARE,
@@ -72,6 +73,9 @@ separates the effect of the advantage from that of our implementation. TRL's tra
 reinforce_plus_plus_baseline. They use the same differences from the group's mean, times a factor that all responses of
 a step share (the latter also subtracts their mean over the step's tokens)."""
 
+_ANSWERS = """The first prompts of the validation, and what seed 0 of grpo answered, before RL and at its end.
+A new line is a space here."""
+
 _CLOSING = f"""Means over the last {LAST} steps and all seeds. A run's metrics have them for every step. The benchmark
 deletes a run's folder at its end and keeps these means, the rewards of all steps and validations, and a picture of
 seed 0 of each task's grpo. Several runs shared one GPU, so their seconds are not comparable."""
@@ -94,11 +98,11 @@ def write_page(results: Iterable[Result], folder: Path) -> bool:
     found = [(arm, runs) for arm, runs in every if runs]
     if found:
         figure(found).savefig(folder / "learning.png", dpi=120)
-        (folder / "learning.md").write_text("\n\n".join(part.strip() for part in _parts(every)) + "\n")
+        (folder / "learning.md").write_text("\n\n".join(part.strip() for part in _parts(every, folder)) + "\n")
     return bool(found)
 
 
-def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
+def _parts(every: Sequence[tuple[Arm, list[Result]]], folder: Path) -> list[str]:
     found = [(arm, runs) for arm, runs in every if runs]
     runs = [run for _, each in found for run in each]
     by_name, pretrained = (
@@ -119,6 +123,9 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         ),
         _OTHER_MODELS.format(teacher=_code(TEACHER)),
         _CONTROLS,
+        "## Answers",
+        _ANSWERS,
+        *answer_tables(folder),
         "## TRL",
         ABOUT,
         comparison(by_name["grpo"], by_name["TRL"]) or _NOT_RUN,

@@ -48,11 +48,17 @@ def test_trl_gets_every_hyper_parameter_that_it_has(tmp_path):
         ("algorithm.aggregation=dr_grpo", "loss_type", "dr_grpo"),
         ("algorithm.advantage=dr_grpo", "scale_rewards", "none"),
         ("algorithm.kl.placement=none", "beta", 0.0),
-        ("cluster.gpusPerNode=1", "use_cpu", False),
     ],
 )
 def test_what_trl_calls_otherwise_is_translated(tmp_path, override, name, value):
     assert getattr(config(tmp_path, override), name) == value
+
+
+def test_on_a_gpu_both_multiply_in_the_same_type(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: True)
+    for dtype in ("auto", "float32"):
+        found = config(tmp_path, "cluster.gpusPerNode=1", f"model.dtype={dtype}")
+        assert (found.use_cpu, found.bf16) == (False, dtype == "auto")
 
 
 @pytest.mark.parametrize(
