@@ -20,6 +20,7 @@ from rljob_trainer.rank.casting import CastWeights
 from rljob_trainer.rank.compiling import compile_layers, compiles
 from rljob_trainer.rank.forward import PackedModel, Policy
 from rljob_trainer.rank.loading import adapter_weights, empty_model, full_weights
+from rljob_trainer.rank.off_grid import move_off_grid
 from rljob_trainer.rank.recomputing import recompute
 from rljob_trainer.weights.saved_names import all_weights
 
@@ -63,6 +64,9 @@ def load_initial_weights(policy: Policy, spec: ResolvedSpec, folder: Path, mesh:
     weights: dict[str, Any] = {}
     if mesh.get_rank() == 0:
         weights = full_weights(folder, spec.model, spec.training.seed)
+        bfloat16 = compute_dtype(spec, mesh.device_type) == "bfloat16"
+        if bfloat16 and all(each.requires_grad for each in policy.parameters()):
+            move_off_grid(weights.values(), spec.training.seed)
         weights |= adapter_weights(policy.model, spec.model, spec.training.seed)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(policy.model, weights, options=options)

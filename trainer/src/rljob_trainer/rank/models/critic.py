@@ -17,6 +17,7 @@ from rljob_trainer.rank.critic_loading import critic_weights
 from rljob_trainer.rank.forward import Critic, Policy
 from rljob_trainer.rank.loading import empty_model
 from rljob_trainer.rank.models.role import ModelRole, adamw
+from rljob_trainer.rank.off_grid import move_off_grid
 from rljob_trainer.rank.packable import rows_as
 from rljob_trainer.rank.recomputing import recompute
 from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_named_weights, shard, shrink_frozen, train_without_noise
@@ -75,6 +76,8 @@ def _load(critic: Critic, folder: Path | None, spec: ResolvedSpec, mesh: DeviceM
     weights: dict[str, Any] = {}
     if mesh.get_rank() == 0:
         weights = critic_weights(critic, folder, spec.model) if folder is not None else {}
+        if compute_dtype(spec, mesh.device_type) == "bfloat16":
+            move_off_grid(weights.values(), spec.training.seed)
         weights |= initial_matrices(critic, spec.training.seed)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     set_model_state_dict(critic, weights, options=options)
