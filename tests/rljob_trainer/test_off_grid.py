@@ -41,6 +41,16 @@ def test_a_small_update_changes_what_is_computed_by_its_size_on_average():
         assert torch.equal((published + update).to(BF16).float()[large], published[large]), "nothing without it"
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (40, 3), (3000, 2000)])
+def test_weights_of_any_shape_and_layout_move(shape):
+    published = (1 + torch.rand(shape)).to(BF16).float()
+    for weight in (published, published.T if len(shape) == 2 else published):
+        made = weight.clone(memory_format=torch.preserve_format)
+        move_off_grid([made], 1)
+        assert torch.equal(made.to(BF16).float(), weight)
+        assert weight.numel() == 0 or (made != weight).float().mean() > 0.9
+
+
 def test_weights_that_the_copies_do_not_hold_exactly_stay():
     trained = drawn(1000)
     assert (moved(trained) == trained).float().mean() > 0.99

@@ -31,8 +31,9 @@ def move_off_grid(weights: Iterable[Tensor], seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     for weight in weights:
         if weight.dtype is torch.float32:
-            for bits in weight.view(torch.int32).view(-1).split(_PART):
-                _move(bits, draw)
+            bits = torch.atleast_1d(weight.view(torch.int32))
+            for rows in bits.split(max(1, _PART * len(bits) // max(1, bits.numel()))):
+                _move(rows, draw)
 
 
 def _move(bits: Tensor, draw: torch.Generator) -> None:
