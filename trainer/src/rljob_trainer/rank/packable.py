@@ -22,10 +22,17 @@ from rljob_trainer.types import Trajectory, supervised
 
 log = structlog.get_logger()
 
-_DIFFERENT = {torch.float32: 1e-4, torch.bfloat16: 0.2}
-"""Nats, mean over the last tokens of a sequence, by the type of matrix products: above it, rounding is no reason.
+_DIFFERENT = {
+    (torch.float32, "cpu"): 1e-4,
+    (torch.float32, "cuda"): 0.02,
+    (torch.bfloat16, "cpu"): 0.2,
+    (torch.bfloat16, "cuda"): 0.2,
+}
+"""Nats, mean over the last tokens of a sequence, by the type of matrix products and the device: above it, rounding is
+no reason.
 
-In bfloat16 two shapes of SmolLM2's input differ by more than 0.05 on a CPU.
+A GPU may multiply float32 in TF32, whose rounding is that of 10 bits. In bfloat16 two shapes of SmolLM2's input differ
+by more than 0.05 on a CPU.
 """
 
 _COMPARED = 8
@@ -42,7 +49,7 @@ def choose_rows(policy: Policy, longest: int, device: torch.device, dtype: torch
     encoder, or on random numbers; no ratio of probabilities means anything then. And if the model does more with its
     head's logits than Policy, whose probabilities would not be the model's.
     """
-    sequences = _sequences(policy.model.config, longest)
+    sequences, allowed = _sequences(policy.model.config, longest), _DIFFERENT[dtype, device.type]
     attention = policy.model.config._attn_implementation  # noqa: SLF001  no public name
     packed = _packed(policy, sequences, device)
     policy.apart = True
@@ -50,21 +57,21 @@ def choose_rows(policy: Policy, longest: int, device: torch.device, dtype: torch
         use_transformers_attention(policy.model)
     alone = torch.cat([score_only(policy, pack([each], device, apart=True)) for each in sequences])
     padded = score_only(policy, pack(sequences, device, apart=True))
-    if not _gap(alone, padded, device) <= _DIFFERENT[dtype]:
+    if not _gap(alone, padded, device) <= allowed:
         raise JobError(
             "a token's probability depends on more than the tokens before it (on later ones, or on random numbers):"
             " choose a decoder-only model",
             field="spec.model.path",
         )
     whole = score_only(policy, pack(sequences[1:], device, apart=True), whole=True)
-    if not _gap(alone[_COMPARED:], whole, device) <= _DIFFERENT[dtype]:
+    if not _gap(alone[_COMPARED:], whole, device) <= allowed:
         raise JobError(
             "the model changes the logits of its output head (it scales, bounds or masks them), which the trainer does"
             " not compute: choose another model",
             field="spec.model.path",
         )
     gap = _gap(alone, packed, device)
-    policy.apart = not gap <= _DIFFERENT[dtype]
+    policy.apart = not gap <= allowed
     if policy.apart:
         log.warning("packing_off", model=type(policy.model).__name__, difference=gap)
     elif attention == PACKED_ATTENTION:
