@@ -72,7 +72,7 @@ def _measured(
         vocabulary=head.shape[0],
         hidden=head.shape[1],
         saved=sum(each.nbytes for each in saved) // per_layer,
-        compiled=_fused(narrow, len(blocks)) * dtype.itemsize // 2,
+        compiled=_fused(narrow, len(blocks), frozen=lora is not None) * dtype.itemsize // 2,
         widest=_widest(saved),
         kv=KvSize.of(config.get_text_config(), len(blocks), dtype.itemsize),
         recomputes=model.supports_gradient_checkpointing,
@@ -80,14 +80,16 @@ def _measured(
     )
 
 
-def _fused(saved: Sequence[Tensor], layers: int) -> int:
-    """Bytes a token that torch.compile keeps of a block. saved: without it, in bfloat16.
+def _fused(saved: Sequence[Tensor], layers: int, *, frozen: bool) -> int:
+    """Bytes a token that torch.compile keeps of a block. saved: without it, in bfloat16. frozen: norms do not train.
 
-    A norm then keeps its input instead of a copy in float32 and the normalised one, and the product of gate and
-    activation function is computed again.
+    A norm then keeps its input instead of a copy in float32 and the normalised one, which a frozen norm never keeps;
+    and the product of gate and activation function is computed again.
     """
-    kept = [each for each in saved if each.dtype != torch.float32 or each.shape[-1] == 1]
-    return sum(each.nbytes for each in kept) // (_TOKENS * layers) - _widest(saved)
+    copies = [each for each in saved if each.dtype == torch.float32 and each.shape[-1] > 1]
+    kept = sum(each.nbytes for each in saved) - sum(each.nbytes for each in copies)
+    inputs = sum(each.nbytes for each in copies) // 2 if frozen else 0
+    return (kept + inputs) // (_TOKENS * layers) - _widest(saved)
 
 
 def _widest(saved: Sequence[Tensor]) -> int:

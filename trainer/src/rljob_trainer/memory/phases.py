@@ -35,6 +35,10 @@ _HEAD_ELEMENTS = 1 << 29
 _SLICE_ELEMENTS = 1 << 28
 """Elements that an optimizer step copies from host memory at once (rank/optimizer.py)."""
 
+_WIDE, _WIDE_ADAPTED = 2, 5
+"""Tensors of a block's widest that its backward pass has at once, besides what autograd keeps; with an adapter in
+compiled blocks, as counted by PyTorch on a CPU."""
+
 _FETCHED = 2
 """Inputs of blocks on the GPU at once, if the others wait in host memory."""
 
@@ -102,7 +106,8 @@ def _own_moments(size: ModelSize, work: Work) -> list[Parts]:
     inputs = between * (_FETCHED if work.host_inputs else size.layers)
     again = work.recompute and size.recomputes
     every = inputs if again else block * size.layers
-    working = (block if again else 0) + 2 * size.widest * work.tokens
+    wide = (_WIDE_ADAPTED if size.adapter and work.compiled else _WIDE) * size.widest * work.tokens
+    working = (block if again else 0) + wide
     logits = element * min(work.tokens * size.vocabulary, _HEAD_ELEMENTS)
     gathered = {"gathered weights": cast if alone else element * size.root + blocks}
     in_blocks = gathered | {"gradients on their way": element * (matrix + layer)}
@@ -110,7 +115,7 @@ def _own_moments(size: ModelSize, work: Work) -> list[Parts]:
         # the gradient of the head's weights in float32 and in the compute dtype
         {"gradients": earlier, **gathered, "activations": every, "output head": logits + (4 + element) * matrix},
         {"gradients": earlier, **in_blocks, "activations": every + working},
-        {"gradients": gradients, **in_blocks, "activations": block + between + 2 * size.widest * work.tokens},
+        {"gradients": gradients, **in_blocks, "activations": block + between + wide},
         {
             "gradients": gradients,
             "gathered weights": cast if alone else element * size.root,
