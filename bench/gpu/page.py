@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from bench.by_hand import write_keeping_what_is_by_hand
 from bench.gpu.shapes import PROMPTS, SAMPLES
 from rljob_trainer.rank.usage import model_flops, peak_flops
 
@@ -38,15 +39,10 @@ setting. Start: from the command to the first rollout. Floor of a sync: {times} 
 def write_page(results: Path, output: Path) -> None:
     """results: the folder with the files. Of output, gpu.md keeps what follows its line `<!-- by hand -->`."""
     found = [json.loads(file.read_text()) for file in sorted(results.glob("*.json"))]
-    page = output / "gpu.md"
-    _, mark, by_hand = page.read_text().partition(_MARK) if page.exists() else ("", "", "")
     text = _HEAD.format(prompts=PROMPTS, samples=SAMPLES, warm_up=WARM_UP, times=SYNC_TIMES, seconds=SYNC_SECONDS)
     tables = "\n".join(line for each in found for line in _section(each))
-    page.write_text(f"{text}\n{tables}\n{_MARK}{by_hand if mark else chr(10)}")
+    write_keeping_what_is_by_hand(output / "gpu.md", f"{text}\n{tables}")
     _draw([(each, run) for each in found for run in each["runs"] if _kept(run)], output / "gpu.png")
-
-
-_MARK = "<!-- by hand -->"
 
 
 def _section(found: Mapping[str, Any]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
+from bench.by_hand import write_keeping_what_is_by_hand
 from bench.learning.answers import answer_tables
 from bench.learning.arms import (
     CONTROL_BAND,
@@ -89,7 +90,10 @@ FLAT, FALLS, GAINS = "flat", "falls, gains nothing", "gains"
 
 
 def write_page(results: Iterable[Result], folder: Path) -> bool:
-    """Returns False, and writes nothing, where no run of the arms as they are now is finished."""
+    """Returns False, and writes nothing, where no run of the arms as they are now is finished.
+
+    learning.md keeps what follows its line `<!-- by hand -->`.
+    """
     known = known_arms()
     last = shown(known, results)
     every = [
@@ -98,7 +102,8 @@ def write_page(results: Iterable[Result], folder: Path) -> bool:
     found = [(arm, runs) for arm, runs in every if runs]
     if found:
         figure(found).savefig(folder / "learning.png", dpi=120)
-        (folder / "learning.md").write_text("\n\n".join(part.strip() for part in _parts(every, folder)) + "\n")
+        text = "\n\n".join(part.strip() for part in _parts(every, folder))
+        write_keeping_what_is_by_hand(folder / "learning.md", text)
     return bool(found)
 
 
