@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from bench.by_hand import write_keeping_what_is_by_hand
-from bench.gpu.shapes import PROMPTS, SAMPLES
+from bench.gpu.shapes import LONG, PROMPTS, PROMPTS_OF_LONG, SAMPLES
 from rljob_trainer.rank.usage import model_flops, peak_flops
 
 WARM_UP = 2
@@ -21,10 +21,11 @@ SYNC_TIMES, SYNC_SECONDS = 3, 0.03
 _HEAD = """# On GPUs
 
 `make bench-gpu` on a machine with a GPU times whole RL steps of RLJob and of TRL, one after the other: full
-fine-tuning by GRPO of random Qwen2.5 shapes, {prompts} prompts of 64 to 128 tokens a step, {samples} responses each,
-one AdamW step, float32 masters and bfloat16 products, vLLM on the same GPU. `python -m bench.gpu --page` writes this
-page from the files in [gpu/](gpu), one for each run of the benchmark. The first {warm_up} steps of a run do not
-count; the others' mean is shown, and the smallest and largest rollout.
+fine-tuning by GRPO of random Qwen2.5 shapes, {prompts} prompts of 64 to 128 tokens a step, {samples} responses each
+({long_prompts} prompts where a response has {long:,} tokens), one AdamW step, float32 masters and bfloat16 products,
+vLLM on the same GPU. `python -m bench.gpu --page` writes this page from the files in [gpu/](gpu), one for each run of
+the benchmark. The first {warm_up} steps of a run do not count, of a run of two the first; the others' mean is shown,
+and the smallest and largest rollout.
 
 tokens/s counts prompts and responses. MFU of the update: 6 x parameters x tokens, embeddings included and
 recomputation left out, over 989 TFLOP/s. TRL's update is all that follows its old log-probabilities, which are in its
@@ -39,7 +40,10 @@ setting. Start: from the command to the first rollout. Floor of a sync: {times} 
 def write_page(results: Path, output: Path) -> None:
     """results: the folder with the files. Of output, gpu.md keeps what follows its line `<!-- by hand -->`."""
     found = [json.loads(file.read_text()) for file in sorted(results.glob("*.json"))]
-    text = _HEAD.format(prompts=PROMPTS, samples=SAMPLES, warm_up=WARM_UP, times=SYNC_TIMES, seconds=SYNC_SECONDS)
+    text = _HEAD.format(
+        prompts=PROMPTS, long_prompts=PROMPTS_OF_LONG, long=LONG, samples=SAMPLES,
+        warm_up=WARM_UP, times=SYNC_TIMES, seconds=SYNC_SECONDS,
+    )  # fmt: skip
     tables = "\n".join(line for each in found for line in _section(each))
     write_keeping_what_is_by_hand(output / "gpu.md", f"{text}\n{tables}")
     _draw([(each, run) for each in found for run in each["runs"] if _kept(run)], output / "gpu.png")
@@ -62,8 +66,8 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _kept(run: Mapping[str, Any]) -> Sequence[Mapping[str, float]]:
-    steps: Sequence[Mapping[str, float]] = run["steps"][WARM_UP:]
-    return steps
+    steps: Sequence[Mapping[str, float]] = run["steps"]
+    return steps[min(WARM_UP, max(1, len(steps) - 1)) :]
 
 
 def _cells(found: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:

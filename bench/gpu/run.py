@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from bench.gpu.shapes import LONGEST, PROMPTS, RATE, SAMPLES, Work
+from bench.gpu.shapes import LONGEST, RATE, SAMPLES, Work
 from bench.gpu.watch import Interval, Watch, watching
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import read_metrics
@@ -76,7 +76,7 @@ def _job(work: Work, given: Path, gpus: int) -> dict[str, Any]:
                 "train": [str(given / "rows.jsonl")],
                 "maxPromptTokens": LONGEST,
                 "maxResponseTokens": work.tokens,
-                "promptsPerStep": PROMPTS,
+                "promptsPerStep": work.prompts,
             },
             "algorithm": {"preset": "grpo", "kl": {"placement": "none"}},
             "rollout": {"engine": "vllm", "samplesPerPrompt": SAMPLES},
@@ -110,7 +110,7 @@ def trl(work: Work, folder: Path, given: Path, settings: Sequence[str], limit: f
     """settings: options of trl_steps.py, such as samples-per-pass=16."""
     out = folder / "steps.jsonl"
     options = [f"--{each}" for each in settings]
-    shown = ["--tokens", str(work.tokens), "--steps", str(work.steps)]
+    shown = ["--tokens", str(work.tokens), "--prompts", str(work.prompts), "--steps", str(work.steps)]
     command = [sys.executable, "-m", "bench.gpu.trl_steps", str(given), str(out), *shown, *options]
     begin = time.time()
     watch, error = _watched(command, folder, {}, limit)

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 PROMPTS, SAMPLES = 64, 8
 """Of a step: 512 responses."""
 
+LONG, PROMPTS_OF_LONG = 2048, 32
+"""Responses of so many tokens are half as many, so that a step ends within a minute."""
+
 SHORTEST, LONGEST = 64, 128
 """Tokens of a prompt."""
 
@@ -39,3 +42,8 @@ class Work:
     shape: str
     tokens: int
     steps: int
+
+    @property
+    def prompts(self) -> int:
+        """Of a step."""
+        return PROMPTS if self.tokens < LONG else PROMPTS_OF_LONG

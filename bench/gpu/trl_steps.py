@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("given", type=Path, help="what bench.gpu.work wrote")
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--samples-per-pass", type=int, default=64)
     parser.add_argument("--recompute", type=int, default=1, help="0: keep all activations")
@@ -41,7 +42,7 @@ def _trainer(options: argparse.Namespace, clock: "Clock") -> Any:
     from trl import GRPOConfig, GRPOTrainer
 
     rows = [json.loads(line) for line in (options.given / "rows.jsonl").read_text().splitlines()]
-    samples = PROMPTS * SAMPLES
+    samples = options.prompts * SAMPLES
     config = GRPOConfig(
         output_dir=str(options.out.with_suffix(".trl")),
         model_init_kwargs={"dtype": "float32", "attn_implementation": "sdpa"},

@@ -61,11 +61,12 @@ def _chosen(options: argparse.Namespace, file: Path, commits: Mapping[str, str])
         sys.exit(f"{file} has results of other --set ({', '.join(other.overrides) or 'none'}): give another --output")
     known = known_arms()
     has = shown(known, results) if options.unmeasured else {}
-    return [
+    chosen = [
         (arm, seed)
         for arm, seed in missing(known, results, commits)
         if _is_chosen(options, arm, seed) and (arm.task.name, arm.name, seed) not in has
     ]
+    return sorted(chosen, key=lambda run: run[1])  # every arm has a first result before one has its second
 
 
 def _is_chosen(options: argparse.Namespace, arm: Arm, seed: int) -> bool:

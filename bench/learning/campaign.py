@@ -7,6 +7,7 @@ counts signals (stop.py) ─────────> ends its run, begins no ot
 """
 
 import argparse
+import math
 import os
 import queue
 import re
@@ -109,13 +110,16 @@ def folder_name(arm: Arm, seed: int) -> str:
 
 
 def slots(parallel: int, stop: Stop) -> list[Slot]:
-    """`parallel` places with equal shares of the cores, on the GPUs in turn where there are any."""
+    """`parallel` places with equal shares of all cores, on the GPUs in turn where there are any.
+
+    Neighbours share a core where the number of cores is no multiple of the places.
+    """
     gpus, cores = visible_gpus(), sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // parallel)
+    share = math.ceil(len(cores) / parallel)
     return [
         Slot(
             gpu=gpus[number % len(gpus)] if gpus else None,
-            cores=tuple(cores[number * share % len(cores) :][:share]) if parallel > 1 else (),
+            cores=tuple(cores[number * len(cores) // parallel :][:share]) if parallel > 1 else (),
             stop=stop,
         )
         for number in range(parallel)
