@@ -1,6 +1,7 @@
 """Time whole RL steps of ours and of TRL on the same work; write docs/benchmarks/gpu.md and gpu.png.
 
     python -m bench.gpu [ITEM ...] [--steps N] [--deadline SECONDS] [--out FILE.json]     on a machine with a GPU
+    python -m bench.gpu ours0:tiny:8                                                      without one, to try it out
     python -m bench.gpu --page                                                            anywhere: from gpu/*.json
 
 ITEM is TRAINER:SHAPE:TOKENS[:SETTING...]. TRAINER is ours, oursN on N GPUs, or trl; SHAPE one of bench/gpu/work.py;
@@ -44,10 +45,7 @@ CODE = ("bench/gpu", "crds/src", "trainer/src")
 
 def main() -> None:
     options = _arguments()
-    if not options.page:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        _measure(options)
-    if options.page or options.out.parent == RESULTS:
+    if options.page or _measure(options).parent == RESULTS:
         write_page(RESULTS, OUTPUT)
         print(f"wrote {OUTPUT / 'gpu.md'}")
 
@@ -60,7 +58,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="of one run")
     parser.add_argument("--commit", help="what is measured, if git cannot tell here")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where to copy logs and profiles to")
-    parser.add_argument("--out", type=Path, default=RESULTS / f"{time.strftime('%Y-%m-%dT%H%M')}.json")
+    parser.add_argument(
+        "--out", type=Path, help="default: a file in docs/benchmarks/gpu, or without a GPU in the temporary folder"
+    )
     parser.add_argument("--page", action="store_true", help="measure nothing")
     options = parser.parse_args()
     for item in options.items:
@@ -70,10 +70,16 @@ def _arguments() -> argparse.Namespace:
     return options
 
 
-def _measure(options: argparse.Namespace) -> None:
-    """Run item after item; the file is written again after each. No GPU memory is taken in this process."""
+def _measure(options: argparse.Namespace) -> Path:
+    """Run item after item; the file, which it returns, is written again after each.
+
+    No GPU memory is taken in this process.
+    """
     end = time.monotonic() + options.deadline
     found: dict[str, Any] = _machine(options.commit)
+    folder = Path(tempfile.gettempdir()) if found["copy_bytes_per_second"] is None else RESULTS
+    out: Path = options.out or folder / f"{time.strftime('%Y-%m-%dT%H%M')}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
     parent = Path(tempfile.mkdtemp(prefix="rljob-gpu-"))
     for number, item in enumerate(options.items):
         left = min(options.limit, end - time.monotonic())
@@ -82,11 +88,13 @@ def _measure(options: argparse.Namespace) -> None:
             continue
         line = _measured(item, options.steps, parent, parent / str(number), left)
         found["runs"].append(line)
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        out.write_text(json.dumps(found, indent=1) + "\n")
         print("RESULT", json.dumps(line), flush=True)
         if options.keep is not None:
             _keep(parent / str(number), options.keep)
     shutil.rmtree(parent)
+    print(f"wrote {out}")
+    return out
 
 
 _ASK = """

@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.by_hand import write_keeping_what_is_by_hand
 from bench.gpu.shapes import LONG, PROMPTS, PROMPTS_OF_LONG, SAMPLES
+from rljob_trainer.progress import names
 from rljob_trainer.rank.usage import model_flops, peak_flops
 
 WARM_UP = 2
@@ -27,11 +28,11 @@ vLLM on the same GPU. `python -m bench.gpu --page` writes this page from the fil
 the benchmark. The first {warm_up} steps of a run do not count, of a run of two the first; the others' mean is shown,
 and the smallest and largest rollout.
 
-tokens/s counts prompts and responses. MFU of the update: 6 x parameters x tokens, embeddings included and
-recomputation left out, over 989 TFLOP/s. TRL's update is all that follows its old log-probabilities, which are in its
-other. Peaks are of all processes, by NVML, after the first step; most of a rollout's is the engine's reserve, a
-setting. Start: from the command to the first rollout. Floor of a sync: {times} x bytes / measured copy bandwidth +
-{seconds:g} s.
+tokens/s counts prompts and responses. MFU of the update: 6 x parameters x tokens (4 x with an adapter, because frozen
+weights have no gradients), embeddings included and recomputation left out, over 989 TFLOP/s. TRL's update is all that
+follows its old log-probabilities, which are in its other. Peaks are of all processes, by NVML, after the first step;
+most of a rollout's is the engine's reserve, a setting. Start: from the command to the first rollout. Floor of a sync:
+{times} x the bytes sent / measured copy bandwidth + {seconds:g} s; it leaves out what goes between several GPUs.
 
 ![tokens per second, and seconds of a step by phase](gpu.png)
 """
@@ -77,9 +78,11 @@ def _cells(found: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
     means = {name: mean(step[name] for step in steps) for name in steps[0]}
     rollouts = [step["rollout"] for step in steps]
     bandwidth = found["copy_bytes_per_second"]
-    floor = SYNC_TIMES * 2 * run["parameters"] / bandwidth + SYNC_SECONDS
+    sent = run["metrics"].get(names.SYNC_BYTES, 2 * run["parameters"])
+    floor = SYNC_TIMES * sent / bandwidth + SYNC_SECONDS
     _, gpus = _trainer(run["item"])
-    mfu = model_flops(run["parameters"], means["tokens"]) / (means["update"] * gpus * peak_flops(found["card"]))
+    flops = model_flops(run["parameters"], means["tokens"], trained="model.lora" not in run["item"])
+    mfu = flops / (means["update"] * gpus * peak_flops(found["card"]))
     return [
         f"`{run['item']}`",
         f"{means['tokens'] / means['seconds']:,.0f}",
