@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api import ResolvedSpec
+from rljob_api.resolve import ResolvedAlgorithm
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.data.generated import generated_rows
 from rljob_trainer.rewards.protocol import Call
@@ -28,6 +29,14 @@ _KL = ("loss", "k3")
 """Where TRL takes the penalty, and how it estimates it."""
 
 _LOSS_TYPES = {"sequence_mean": "grpo", "token_mean": "dapo", "dr_grpo": "dr_grpo"}
+
+_AGGREGATIONS = {
+    "clip": tuple(_LOSS_TYPES),
+    "gspo": ("sequence_mean",),
+    "cispo": ("token_mean",),
+    "sapo": ("sequence_mean",),
+}
+"""How TRL aggregates the tokens of each loss that it has too."""
 
 _SCALES: Mapping[str, Literal["group", "none"]] = {"grpo": "group", "dr_grpo": "none"}
 """By what TRL divides rewards less their group's mean, for each advantage that it has too."""
@@ -48,33 +57,33 @@ def grpo_trainer(spec: ResolvedSpec, model: Path, callback: "TrainerCallback") -
 
 
 def _grpo_config(spec: ResolvedSpec, folder: Path) -> "GRPOConfig":
-    """The job's settings in TRL's names. One optimizer step takes one step's samples, as in the job.
+    """The job's settings in TRL's names. TRL's step is one update, so a step of the job is `updates` of them.
 
-    Raises ValueError for an advantage or a loss that TRL has not, or several updates a step.
+    Raises ValueError for an advantage or a loss that TRL has not, or several epochs a step.
     """
     from trl import GRPOConfig
 
     if not _comparable(spec):
-        raise ValueError("this comparison is of GRPO's loss and its advantages, with one update a step")
+        raise ValueError("this comparison is of advantages and losses that TRL has too, in one epoch a step")
     algorithm, actor, rollout = spec.algorithm, spec.actor, spec.rollout
     gpu = spec.cluster.gpus_per_node > 0
     return GRPOConfig(
         output_dir=str(folder),
-        per_device_train_batch_size=spec.data.prompts_per_step * rollout.samples_per_prompt,
+        per_device_train_batch_size=actor.mini_batch_size * rollout.samples_per_prompt,
+        steps_per_generation=updates(spec),
         num_generations=rollout.samples_per_prompt,
         max_completion_length=spec.data.max_response_tokens,
-        max_steps=spec.training.steps,
+        max_steps=spec.training.steps * updates(spec) if spec.training.steps else -1,
         learning_rate=actor.learning_rate,
         lr_scheduler_type="constant_with_warmup" if actor.lr_schedule == "constant" else actor.lr_schedule,
-        warmup_steps=actor.lr_warmup_steps,
+        warmup_steps=actor.lr_warmup_steps * updates(spec),
         weight_decay=actor.weight_decay,
         adam_beta1=actor.beta1,
         adam_beta2=actor.beta2,
         max_grad_norm=actor.grad_clip,
         beta=algorithm.kl.coefficient if algorithm.kl.placement == "loss" else 0.0,
         use_bias_correction_kl=False,  # it would multiply the penalty by the importance ratio, and its gradient with it
-        epsilon=algorithm.clip_ratio,
-        loss_type=_LOSS_TYPES[algorithm.aggregation],
+        **_loss(algorithm),
         entropy_coef=algorithm.entropy_coefficient,
         scale_rewards=_SCALES[algorithm.advantage],
         reward_weights=[function.weight for function in spec.rewards.functions],
@@ -95,11 +104,31 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> "GRPOConfig":
     )
 
 
+def updates(spec: ResolvedSpec) -> int:
+    """Of a step."""
+    return spec.data.prompts_per_step // spec.actor.mini_batch_size
+
+
+def _loss(algorithm: ResolvedAlgorithm) -> dict[str, Any]:
+    match algorithm.loss:
+        case "gspo":
+            ranges = {"epsilon": algorithm.clip_ratio_low, "epsilon_high": algorithm.clip_ratio_high}
+            return {"loss_type": "grpo", "importance_sampling_level": "sequence", **ranges}
+        case "cispo":
+            return {"loss_type": "cispo", "epsilon_high": 1 + algorithm.clip_ratio_high}  # TRL names the bound itself
+        case "sapo":
+            taus = {"sapo_temperature_pos": algorithm.tau_pos, "sapo_temperature_neg": algorithm.tau_neg}
+            return {"loss_type": "sapo", **taus}
+        case _:
+            return {"loss_type": _LOSS_TYPES[algorithm.aggregation], "epsilon": algorithm.clip_ratio}
+
+
 def _comparable(spec: ResolvedSpec) -> bool:
     algorithm, actor = spec.algorithm, spec.actor
-    once = actor.mini_batch_size == spec.data.prompts_per_step and actor.epochs == 1
-    grpo = algorithm.advantage in _SCALES and algorithm.loss == "clip" and not algorithm.dynamic_sampling.enabled
-    return once and grpo and (not spec.needs_reference or (algorithm.kl.placement, algorithm.kl.estimator) == _KL)
+    even = spec.data.prompts_per_step % actor.mini_batch_size == 0 and actor.epochs == 1
+    same = algorithm.advantage in _SCALES and algorithm.aggregation in _AGGREGATIONS.get(algorithm.loss, ())
+    penalty = not spec.needs_reference or (algorithm.kl.placement, algorithm.kl.estimator) == _KL
+    return even and same and penalty and not algorithm.dynamic_sampling.enabled
 
 
 def rows(sources: Sequence[str]) -> "Dataset":

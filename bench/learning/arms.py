@@ -33,10 +33,11 @@ PRETRAINED_ON_A_GPU: Final = (
 
 Role = Literal["main", "engine", "held", "control", "preset", "advantage", "loss", "trl"]
 
-Trainer = Literal["rljob", "exported", "evaluated", "taught", "trl"]
+Trainer = Literal["rljob", "exported", "evaluated", "paired", "taught", "trl"]
 """exported: `rljob` from the exported model that the example has after its supervised steps, as TRL.
 
 evaluated: as exported, of a job that reads no rewards: `rljob eval` validates its first and its last model.
+paired: as evaluated, on pairs of the right response to a training prompt and a wrong one that the model samples.
 taught: by the exported model that the example has after TEACHER's supervised steps.
 """
 
@@ -127,8 +128,16 @@ SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
 
 DISTILLATION: Final = ("algorithm.preset=distillation", "algorithm.teacher.path=teacher")
 
+_CRITIC: Final = ("critic.learningRate=0.0003", "critic.warmupSteps=10")
+
+_NO_REWARDS: Final = (
+    *("rewards=null", "data.validation=null", "training.validateEvery=0"),
+    *("model.fromScratch=null", "sft=null", "model.path=base"),
+)
+
 PRESETS: Final = {
-    "PPO": ("algorithm.preset=ppo", "critic.learningRate=0.0003", "critic.warmupSteps=10"),
+    "PPO": ("algorithm.preset=ppo", *_CRITIC),
+    "VAPO": ("algorithm.preset=vapo", *_CRITIC),
     "GSPO": ("algorithm.preset=gspo", SEVERAL_UPDATES),
     "CISPO": ("algorithm.preset=cispo", SEVERAL_UPDATES),
     "DAPO": ("algorithm.preset=dapo", SEVERAL_UPDATES),
@@ -137,9 +146,9 @@ PRESETS: Final = {
     "SPPO": ("algorithm.preset=sppo", SEVERAL_UPDATES),
     "SPIN": (
         *("algorithm.preset=spin", "algorithm.kl.refreshEvery=50", "rollout.samplesPerPrompt=1"),
-        *("rewards=null", "data.validation=null", "training.validateEvery=0"),
-        *("model.fromScratch=null", "sft=null", "model.path=base"),
+        *_NO_REWARDS,
     ),
+    "DPO": ("algorithm.preset=dpo", *_NO_REWARDS, "rollout=null"),
     "distillation": DISTILLATION,
     "distillation, top 8": (*DISTILLATION, "algorithm.teacher.topK=8"),
 }
@@ -149,10 +158,14 @@ PRESETS_OF_SEVERAL_SEEDS: Final = ("PPO", "GSPO", "CISPO", "DAPO", "ReMax")
 
 PRESET_TRAINERS: Final[dict[str, Trainer]] = {
     "SPIN": "evaluated",
+    "DPO": "paired",
     "distillation": "taught",
     "distillation, top 8": "taught",
 }
 """Those of PRESETS that need another model first; the run names it in place of base and teacher."""
+
+IN_TRL: Final = ("GSPO", "CISPO")
+"""Those of PRESETS that TRL's GRPOTrainer has too; its settings hold several updates a step."""
 
 TEACHER: Final = ("sft.steps=600",)
 """What makes the teacher of another model: supervised steps alone, more than seven times the example's."""
@@ -226,6 +239,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
         )
         for name, overrides in PRESETS.items()
     ]
+    made += [Arm(REVERSE_TEXT, f"TRL, {name}", "preset", PRESETS[name], (0,), "trl") for name in IN_TRL]
     made.append(Arm(COUNTDOWN, "PPO", "preset", PRESETS["PPO"]))
     made += [
         Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=seeds)
@@ -237,6 +251,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
         for name in LOSSES
         if name not in {"gspo", "cispo", "sppo", *PAIRED}
     ]
+    made.append(Arm(REVERSE_TEXT, "TRL, sapo", "loss", ("algorithm.loss=sapo", SEVERAL_UPDATES), (0,), "trl"))
     made.append(
         Arm(
             REVERSE_TEXT,

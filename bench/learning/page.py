@@ -10,6 +10,7 @@ from bench.learning.arms import (
     CONTROL_BAND,
     CONTROL_SHARE,
     COUNTDOWN,
+    IN_TRL,
     LORA_AFTER_SUPERVISED,
     ON_A_GPU,
     PRESETS,
@@ -50,9 +51,10 @@ equal lines stay distinguishable."""
 _ADAPTERS = """LoRA on reverse-text begins with the exported model of the same seed after its supervised steps, and has
 {lora} set."""
 
-_OTHER_MODELS = """SPIN begins with that model too. It reads no rewards, so its job has no validation, and its first and
-last model are validated by `rljob eval`. The teacher of the distillation arms is the exported model of the same seed
-with {teacher}; they train on its signal alone."""
+_OTHER_MODELS = """SPIN and DPO begin with that model too. They read no rewards, so their jobs have no validation, and
+their first and last models are validated by `rljob eval`. DPO's pairs are the right response to each training prompt,
+and the one that the model samples at temperature 1 where that is another. The teacher of the distillation arms is the
+exported model of the same seed with {teacher}; they train on its signal alone."""
 
 _CONTROLS = """A control is flat if no validation differs from its start by more than its goal allows. It gains if a
 validation is further above; otherwise it falls. "Furthest" is the largest distance of a validation of all seeds above
@@ -70,9 +72,13 @@ ratio is 1. Presets are under [Goals](#goals), with all that they set:
 {presets}."""
 
 _DR_GRPO = """TRL has dr_grpo too (`scale_rewards="none"`). Starting from the same weights and compared as above, it
-separates the effect of the advantage from that of our implementation. TRL's trainer lacks rloo and
+separates the effect of the advantage from that of our implementation. TRL's GRPOTrainer lacks rloo and
 reinforce_plus_plus_baseline. They use the same differences from the group's mean, times a factor that all responses of
-a step share (the latter also subtracts their mean over the step's tokens)."""
+a step share (the latter also subtracts their mean over the step's tokens). Its RLOOTrainer is another algorithm: it
+takes the ratio of whole responses, and the penalty from their rewards."""
+
+_TRL_LOSSES = """TRL has these losses too, here with four updates a step, as ours. It draws the responses of each update
+at random, where ours takes whole groups."""
 
 _ANSWERS = """The first prompts of the validation, and what seed 0 of grpo answered, before RL and at its end.
 A new line is a space here."""
@@ -140,6 +146,11 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]], folder: Path) -> list[str]
         _registry(found),
         _DR_GRPO,
         comparison(by_name["advantage dr_grpo"], by_name["TRL, dr_grpo"]) or _NOT_RUN,
+        _TRL_LOSSES,
+        *(
+            comparison(by_name[ours], by_name[theirs]) or f"{theirs}: {_NOT_RUN}"
+            for ours, theirs in [*((name, f"TRL, {name}") for name in IN_TRL), ("loss sapo", "TRL, sapo")]
+        ),
         "## What a practitioner checks",
         _CLOSING,
         table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),

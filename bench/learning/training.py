@@ -114,17 +114,31 @@ def _evaluated(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slo
     """As _exported, validated before and after it."""
     common = [each for each in overrides if each not in arm.overrides]
     model = _supervised(arm, common, slot, folder.with_suffix(".supervised"))
+    if arm.trainer == "paired":
+        overrides = [*overrides, f"data.train={json.dumps([_pairs(arm, model, spec, common, slot)])}"]
     seen = _rljob(arm, [*overrides, f"model.path={model}"], spec, slot, folder)
-    start, end = (_reward_of(arm, each, common, slot) for each in (model, folder))
-    return replace(seen, validation=[(0, start), (spec.total_steps, end)])
+    start, end = (mean(each["reward"] for each in _answers(arm, of, common, slot)) for of in (model, folder))
+    return replace(seen, validation=[(0, round(start, 4)), (spec.total_steps, round(end, 4))])
 
 
-def _reward_of(arm: Arm, model: Path, overrides: Sequence[str], slot: Slot) -> float:
-    """Mean reward on the example's held-out prompts. model: a model's folder, or a run's."""
+def _pairs(arm: Arm, model: Path, spec: ResolvedSpec, overrides: Sequence[str], slot: Slot) -> str:
+    """A file of pairs: the right response to a training prompt, and the model's own where that is another."""
+    training = [f"data.validation={json.dumps(spec.data.train)}", "rollout.validation.temperature=1"]
+    answers = _answers(arm, model, [*overrides, *training], slot)
+    file = model.with_suffix(".pairs.jsonl")
+    with file.open("w") as lines:
+        for each in answers:
+            if each["response"] != each["ground_truth"]:
+                pair = {"chosen": each["ground_truth"], "rejected": each["response"]}
+                lines.write(json.dumps({"prompt": each["messages"], **pair}) + "\n")
+    return str(file)
+
+
+def _answers(arm: Arm, model: Path, overrides: Sequence[str], slot: Slot) -> list[dict[str, Any]]:
+    """To the example's held-out prompts, with rewards. model: a model's folder, or a run's."""
     samples, log = model.with_suffix(".samples"), model.with_suffix(".evaluation.log")
     slot.run([*RLJOB, "eval", str(model), str(arm.task.example), "-o", str(samples), *_sets(overrides)], log)
-    rewards: list[float] = [json.loads(line)["reward"] for line in samples.read_text().splitlines()]
-    return round(mean(rewards), 4)
+    return [json.loads(line) for line in samples.read_text().splitlines()]
 
 
 def _taught(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, folder: Path) -> Curves:
@@ -155,6 +169,7 @@ _TRAIN: Final[Mapping[Trainer, Callable[[Arm, Sequence[str], ResolvedSpec, Slot,
     "rljob": _rljob,
     "exported": _exported,
     "evaluated": _evaluated,
+    "paired": _evaluated,
     "taught": _taught,
     "trl": _trl,
 }

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import torch
 from transformers import AutoTokenizer, TrainerCallback
 
-from bench.trl_job import grpo_trainer, rewards, rows
+from bench.trl_job import grpo_trainer, rewards, rows, updates
 from rljob_api import ResolvedSpec
 from rljob_trainer.progress import names
 
@@ -32,18 +32,20 @@ class Recorder(TrainerCallback):
         self._spec, self._output = spec, output
         self._tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
         self._validation = list(rows(spec.data.validation))
+        self._updates = updates(spec)  # each a step of TRL
 
     def on_train_begin(self, _args: Any, _state: Any, _control: Any, model: Any = None, **_: Any) -> None:
         self._validate(0, model)
 
     def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
         if logs and "reward" in logs:
-            self._write(state.global_step, names.REWARD_MEAN, float(logs["reward"]))
+            self._write((state.global_step - 1) // self._updates + 1, names.REWARD_MEAN, float(logs["reward"]))
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, model: Any = None, **_: Any) -> None:
         every, last = self._spec.training.validate_every, self._spec.training.steps
-        if (every and state.global_step % every == 0) or state.global_step == last:
-            self._validate(state.global_step, model)
+        step, update = divmod(state.global_step, self._updates)
+        if update == 0 and ((every and step % every == 0) or step == last):
+            self._validate(step, model)
 
     @torch.no_grad()
     def _validate(self, step: int, model: Any) -> None:

@@ -48,6 +48,14 @@ def test_trl_gets_every_hyper_parameter_that_it_has(tmp_path):
         ("algorithm.aggregation=dr_grpo", "loss_type", "dr_grpo"),
         ("algorithm.advantage=dr_grpo", "scale_rewards", "none"),
         ("algorithm.kl.placement=none", "beta", 0.0),
+        ("algorithm.preset=gspo", "importance_sampling_level", "sequence"),
+        ("algorithm.preset=gspo", "epsilon_high", 4e-4),
+        ("algorithm.preset=cispo", "epsilon_high", 5.0),
+        ("algorithm.loss=sapo", "sapo_temperature_neg", 1.05),
+        ("actor.miniBatchSize=32", "per_device_train_batch_size", 512),
+        ("actor.miniBatchSize=32", "steps_per_generation", 4),
+        ("actor.miniBatchSize=32", "max_steps", 1200),
+        ("actor.miniBatchSize=32", "warmup_steps", 40),
     ],
 )
 def test_what_trl_calls_otherwise_is_translated(tmp_path, override, name, value):
@@ -66,9 +74,9 @@ def test_on_a_gpu_both_multiply_in_the_same_type(tmp_path, monkeypatch):
     [
         "algorithm.advantage=rloo", "algorithm.loss=dual_clip", "algorithm.kl.placement=reward",
         "algorithm.kl.estimator=k1", "algorithm.dynamicSampling.enabled=true",
-        "actor.miniBatchSize=32", "actor.epochs=2",
+        "actor.epochs=2",
     ],
 )  # fmt: skip
 def test_what_trl_does_otherwise_is_refused(tmp_path, override):
-    with pytest.raises(ValueError, match="of GRPO's loss and its advantages, with one update a step"):
+    with pytest.raises(ValueError, match="of advantages and losses that TRL has too"):
         config(tmp_path, override)

@@ -119,3 +119,11 @@ def test_it_validates_at_first_as_often_as_the_job_does_and_at_last(monkeypatch,
     run.end()
     assert [step for step, _ in run.written("validation/reward")] == validated
     assert run.written("reward/mean") == [(number, number / 10) for number in range(1, steps + 1)]
+
+
+def test_a_step_of_four_updates_is_four_steps_of_trl(monkeypatch):
+    run = Run(monkeypatch, "training.steps=2", "training.validateEvery=1", "actor.miniBatchSize=32").begin()
+    for number in range(1, 9):
+        run.step(number)
+    assert [step for step, _ in run.written("validation/reward")] == [0, 1, 2]
+    assert [step for step, _ in run.written("reward/mean")] == [1, 1, 1, 1, 2, 2, 2, 2]
