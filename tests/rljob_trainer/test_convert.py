@@ -15,6 +15,7 @@ from rljob_trainer.convert.conversion import Conversion
 from rljob_trainer.convert.convert import conversion_of
 from rljob_trainer.convert.document import object_name, rendered
 from rljob_trainer.convert.shell import script_settings
+from rljob_trainer.convert.source import read_settings
 from rljob_trainer.convert.trl_dpo import OF_DPO, TRL_DPO
 from rljob_trainer.convert.trl_table import TRL
 from rljob_trainer.convert.verl_table import VERL
@@ -319,6 +320,7 @@ longest=$(( (1024 + N) * 2 ))
 MORE="data.shuffle=False \\
     data.seed=3"
 python3 -m verl.trainer.main_ppo --config-name=x \\
+    # data.seed=4 \\
     data.train_files="['$home/a.parquet', '$home/b.parquet']" \\
     +data.max_prompt_length=$longest $MORE \\
     trainer.experiment_name=$(date +%Y) $@ 2>&1 | tee log.txt
@@ -371,6 +373,36 @@ def test_options_of_trl_take_a_value_behind_an_equals_sign_and_several_values(tm
     assert [each["weight"] for each in found["rewards"]["functions"]] == [1, 0.5]
     assert (found["actor"]["lrWarmupSteps"], found["cluster"]["gpusPerNode"]) == (5, 4)
     assert "reward_weights" in conversion_of(str(file), ["reward_weights=1"]).left
+
+
+ACCELERATE = """
+accelerate launch \\
+    --num_processes 4 \\
+    train_grpo.py \\
+    --model_name_or_path org/model#v1 --dataset_name "org/\\
+data" \\
+    # --beta 0.1 \\
+    --reward_funcs r.exact r.format \\
+    --learning_rate 1e-6 --beta 0.04 \\
+    --output_dir "it's" "$@"
+echo done  # it's over
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_of_a_script_that_end_with_a_backslash_are_one(end: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(ACCELERATE, newline=end)
+    assert read_settings(str(file), []) == {
+        "num_processes": 4,
+        "model_name_or_path": "org/model#v1",
+        "dataset_name": "org/data",
+        "reward_funcs": ["r.exact", "r.format"],
+        "learning_rate": 1e-6,
+        "beta": 0.04,
+        "output_dir": "it's",
+    }
+    assert not conversion_of(str(file), []).left
 
 
 def test_a_note_stands_in_the_file_also_if_the_preset_sets_the_field() -> None:

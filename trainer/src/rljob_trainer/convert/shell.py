@@ -19,8 +19,11 @@ SETTING = re.compile(r"[+~]{0,2}[A-Za-z_]\w*(\.[\w/@-]+)+=.*|~[A-Za-z_]\w*(\.\w+
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\((.*)", re.DOTALL)
 _FLAT = re.compile(r"--([a-z_][\w-]*)(?:=(.*))?", re.DOTALL)
-_NO_VALUE = re.compile(r"--?[A-Za-z].*|.*\.py|\d*[<>].*|[;&|]+|\$@", re.DOTALL)
+_NO_VALUE = re.compile(r"--?[A-Za-z].*|.*\.py|\d*[<>].*|[;&|\n]+|\$@", re.DOTALL)
 """What ends the values of an option: another one, a program, a redirection, the end of a command."""
+
+_CONTINUED = re.compile(r"""('[^']*'|\\[^\n])|("(?:\\.|[^"\\])*")|(?<![^\s;&|])\#[^\n]*|\\\n""", re.DOTALL)
+"""What a shell keeps, double quotes, whose lines it joins, and what it removes: a comment, the end of a joined line."""
 
 _VARIABLE = re.compile(r"\$(?:(\w+|@)|\{(\w+)(?::?-([^{}]*))?\})")
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)(?!\))")
@@ -32,8 +35,8 @@ def script_settings(text: str, source: str) -> list[str]:
     In a script without such settings, `--name value` is one: name=value, as TRL's commands take them.
     Raises JobError if the text cannot be split as a shell does.
     """
-    lexer = shlex.shlex(_joined(text), posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split = True
+    lexer = shlex.shlex(_joined(_continued(text)), posix=True, punctuation_chars=";&|\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
     try:
         words = list(_elements(lexer))
     except ValueError as error:
@@ -73,6 +76,11 @@ def _settings(words: list[str]) -> Iterator[str]:
             texts = [_expanded(each, variables) for each in given]
             text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
             yield f"{flag[1].replace('-', '_')}={text}"
+
+
+def _continued(text: str) -> str:
+    """The text without comments, and with lines that end with a backslash joined to the next one."""
+    return _CONTINUED.sub(lambda found: found[1] or (found[2] or "").replace("\\\n", ""), text)
 
 
 def _joined(text: str) -> str:
