@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from rljob_api.resolve import resolve
+from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.validation import load_rljob, validate
 from rljob_trainer.convert.conversion import Conversion
 from rljob_trainer.convert.convert import conversion_of
@@ -20,6 +21,8 @@ from rljob_trainer.convert.trl_dpo import OF_DPO, TRL_DPO
 from rljob_trainer.convert.trl_table import TRL
 from rljob_trainer.convert.verl_table import VERL
 from rljob_trainer.errors import JobError
+from rljob_trainer.rewards.load import load
+from rljob_trainer.rewards.protocol import Call, FunctionSetup, covers
 from tests.rljob_trainer.cli_support import rljob
 
 GRPO = ("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.model.path=org/model",
@@ -483,6 +486,31 @@ def test_names_of_another_version_of_verl_are_known() -> None:
     found = conversion_of(GRPO[0], [*GRPO[1:], "reward.custom_reward_function.path=rewards.py"])
     assert found.fields["rewards.functions"] == [{"path": "rewards.py", "function": "compute_score"}]
     assert not found.left
+
+
+@pytest.mark.parametrize(
+    ("source", "response", "right"),
+    [
+        ("math_dapo", "17 + 17\nAnswer: 34", True),
+        ("math", "Answer: 35, no.\nanswer : $34$\n", True),
+        ("aime24", r"Answer: $x = \boxed{34}$", True),
+        ("math_dapo_reasoning", "Answer:\n34" + 290 * " ", True),
+        ("math_dapo", "Answer: 34" + 291 * " ", False),  # verl reads the last 300 characters
+        ("math_dapo", "Answer: 35", False),
+        ("math_dapo", "Answer: 34\nAnswer: 134", False),
+        ("math_dapo", r"Answer: \frac{34}{1}", False),
+        ("math_dapo", r"\boxed{34}", False),
+        ("lighteval/MATH", r"\boxed{34}", True),
+        ("lighteval/MATH", "Answer: 34", False),
+    ],
+)
+def test_a_source_of_verl_is_scored_by_what_verl_looks_for(source: str, response: str, right: bool) -> None:
+    text = rendered(conversion_of(GRPO[0], GRPO[1:]), "test")
+    functions = RLJobSpec.model_validate(yaml.safe_load(text)["spec"]).rewards.functions
+    (function,) = (each for each in functions if covers(each.data_sources, source))
+    setup = FunctionSetup("r", function.builtin, None, None, None, "compute_score", function.arguments)
+    reward = load(setup, base_dir=Path(), field="spec.rewards.functions[0]")
+    assert reward(Call(source, response, "34", {})) == right
 
 
 def test_trl_counts_completions_and_optimizer_steps(tmp_path: Path) -> None:

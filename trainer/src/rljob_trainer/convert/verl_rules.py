@@ -11,7 +11,10 @@ MODEL: Final = "actor_rollout_ref.model"
 
 MATH_SOURCES: Final = ["lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"]
 DAPO_SOURCES: Final = ["math_dapo", "math", "math_dapo_reasoning", "aime*"]
-"""Values of data_source that verl's default_compute_score knows."""
+"""Values of data_source that verl's default_compute_score scores by \\boxed{}, and by the last line "Answer: ..."."""
+
+DAPO_ANSWER: Final = r"(?i)Answer(?=[\s\S]{0,294}\Z)\s*:\s*(?:[^\n]*=)?[ $]*(?:\\boxed\{)?([^{}\n$]++(?!\{)|[^\n$]+)"
+r"""The answer as verl's math_dapo.py finds it, in the last 300 characters, without "x =", "$" and "\boxed{}"."""
 
 _TOKENS: Final = 16384
 """Tokens of a micro-batch: the default of verl and of RLJob."""
@@ -163,8 +166,9 @@ def rewards(c: Conversion) -> None:
 
 
 _BY_SOURCE = (
-    "verl chooses by data_source too; other sources need a function of their own. verl gives aime and math_dapo -1 for"
-    " a wrong answer, and boxed_math gives 0"
+    "verl chooses by data_source too; other sources need a function of their own. For aime and math_dapo verl gives -1"
+    " for a wrong answer, which gets 0 here: halve the weight of length_penalty, if there is one. verl also ignores"
+    " units, thousands separators and text around the answer, with which it is wrong here"
 )
 
 
@@ -174,7 +178,13 @@ def _functions(c: Conversion) -> list[dict[str, Any]]:
     if path is None:
         return [
             {"builtin": "gsm8k", "dataSources": ["openai/gsm8k"]},
-            {"builtin": "boxed_math", "dataSources": [*MATH_SOURCES, *DAPO_SOURCES]},
+            {"builtin": "boxed_math", "dataSources": MATH_SOURCES},
+            {
+                "builtin": "regex",
+                "name": "dapo",
+                "arguments": {"pattern": DAPO_ANSWER, "compare": True},
+                "dataSources": DAPO_SOURCES,
+            },
         ]
     return [{"path": path, "function": name} | ({"arguments": arguments} if arguments else {})]
 
