@@ -77,6 +77,19 @@ def test_groups_that_teach_nothing_or_are_out_of_bounds_are_set_apart():
         assert tuple([ref.index for ref in part] for part in split_groups(refs, algorithm)) == expected
 
 
+def test_a_length_penalty_is_no_part_of_a_group_s_accuracy():
+    """One response of four is right, and another one too long."""
+    group = summary(
+        [1, -0.3, 0, 0], owners=[0, 1, 2, 3], loss_tokens=[1] * 4, long=np.array([0, -0.6, 0, 0], np.float32)
+    )
+    refs = [GroupRef(None, 0, group), GroupRef(None, 1, replace(group, components={}))]
+    length = {"name": "long", "builtin": "length_penalty", "weight": 0.5}
+    bounds = {"minAccuracy": 0.25, "maxAccuracy": 0.25}
+    job = make_spec(rewards={"functions": [length]}, algorithm={"preset": "dapo", "dynamicSampling": bounds})
+    useful, _, beyond = split_groups(refs, job.algorithm, job.rewards.penalties)
+    assert ([ref.index for ref in useful], [ref.index for ref in beyond]) == ([0], [1])
+
+
 @pytest.mark.parametrize(("advantage", "teaches"), [("gae", True), ("reinforce_plus_plus", True), ("grpo", False)])
 def test_an_episode_that_is_alone_teaches_if_the_advantage_compares_no_group(advantage, teaches):
     alone = summary([1.0], owners=[0], loss_tokens=[2])

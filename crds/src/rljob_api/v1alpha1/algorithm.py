@@ -228,7 +228,7 @@ Accuracy = Annotated[float, Field(ge=-1_000_000, le=1_000_000)]
 class DynamicSampling(ApiModel):
     """Replace groups whose rewards are all equal, because their advantages are 0 (DAPO), or too easy or too hard ones.
 
-    The accuracy of a group is the mean of its rewards.
+    The accuracy of a group is the mean of its rewards without those of the builtin length_penalty.
     """
 
     enabled: bool | None = Field(
@@ -241,8 +241,8 @@ class DynamicSampling(ApiModel):
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None, description="Largest number of sampling rounds of one step; then the step uses the groups that it has."
     )
-    min_accuracy: Accuracy | None = Field(None, description="Replace groups whose mean reward is below it: too hard.")
-    max_accuracy: Accuracy | None = Field(None, description="Replace groups whose mean reward is above it: too easy.")
+    min_accuracy: Accuracy | None = Field(None, description="Replace groups whose accuracy is below it: too hard.")
+    max_accuracy: Accuracy | None = Field(None, description="Replace groups whose accuracy is above it: too easy.")
     hard_retries: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None,
         description=(

@@ -50,8 +50,8 @@ class Data(ApiModel):
     measured_difficulty: bool = Field(
         False,
         description=(
-            "From the second epoch on, begin with the rows whose responses had the highest mean reward when they were"
-            " last sampled. Rows that no step has sampled come last."
+            "From the second epoch on, begin with the rows whose responses had the highest mean reward, without"
+            " length_penalty, when they were last sampled. Rows that no step has sampled come last."
         ),
     )
     seed: Seed = Field(0, description="Seed of the shuffling.")

@@ -138,6 +138,11 @@ class Rewards(ApiModel):
     )
 
     @property
+    def penalties(self) -> dict[str, float]:
+        """Weights of the length penalties, by name: they are no part of a group's accuracy."""
+        return {each.name: each.weight for each in self.functions if each.builtin == "length_penalty"}
+
+    @property
     def served(self) -> list[RewardModel]:
         """The models whose servers the job starts."""
         return [model for model in self.models if model.url is None]

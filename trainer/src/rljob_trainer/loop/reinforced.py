@@ -154,6 +154,7 @@ class ReinforcedSteps:
             self.spec.data.prompts_per_step,
             self.spec.algorithm,
             rewarded=self.spec.rewarded,
+            penalties=self.spec.rewards.penalties,
         )
         for _ in range(settings.max_rounds if settings.enabled else 1):
             tasks = prompts.next(math.ceil(selection.needed * (1 + settings.oversample)))
@@ -163,7 +164,7 @@ class ReinforcedSteps:
         trained = selection.trained()
         prompts.issue_again(selection.to_try_again())
         for group in selection.scored():
-            prompts.measure(group.summary.task_id, accuracy(group.summary))
+            prompts.measure(group.summary.task_id, accuracy(group.summary, selection.penalties))
         metrics = selection.metrics() | {names.EPOCH: float(prompts.epoch)}
         return trained, self._used(step, trained, selection.dropped(), metrics), metrics | selection.found()
 

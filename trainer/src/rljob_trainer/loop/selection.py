@@ -1,6 +1,6 @@
 """Which groups a step uses, as rounds of generation bring them (algorithm.dynamicSampling)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,7 @@ class Selection:
     wanted: how many the step trains on. kept: those so far. extra: more than those, of an oversampled round.
     flat: that teach nothing. outside: beyond the bounds of accuracy. failed: why others were not scored, by task.
     aborted: tasks whose groups were not waited for. rewarded: whether the job has rewards to report.
+    penalties: as in `accuracy`.
     """
 
     step: int
@@ -47,6 +48,7 @@ class Selection:
     rounds: list[Rollout] = field(default_factory=list)
     aborted: int = 0
     rewarded: bool = True
+    penalties: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def settings(self) -> DynamicSampling:
@@ -59,7 +61,7 @@ class Selection:
     def usable(self, groups: list[GroupRef]) -> int:
         """How many of these groups the step can use."""
         scored = [group for group in groups if group.summary.error is None]
-        return len(split_groups(scored, self.algorithm)[0] if self.settings.enabled else scored)
+        return len(split_groups(scored, self.algorithm, self.penalties)[0] if self.settings.enabled else scored)
 
     def add(self, rollout: Rollout, tasks: int) -> None:
         """A round that was made of so many tasks."""
@@ -67,7 +69,7 @@ class Selection:
         self.aborted += tasks - len(rollout.groups)
         groups, errors = scored_groups(rollout, self.step)
         self.failed |= errors
-        useful, equal, beyond = split_groups(groups, self.algorithm)
+        useful, equal, beyond = split_groups(groups, self.algorithm, self.penalties)
         chosen, more = first_finished(useful if self.settings.enabled else groups, self.needed, rollout.finished)
         self.kept += chosen
         self.extra += more
@@ -78,7 +80,7 @@ class Selection:
         return [*self.kept, *self.flat, *self.outside, *self.extra]
 
     def to_try_again(self) -> list[str]:
-        return to_try_again([*self.kept, *self.flat, *self.outside], self.settings)
+        return to_try_again([*self.kept, *self.flat, *self.outside], self.settings, self.penalties)
 
     def trained(self) -> list[GroupRef]:
         """What the step trains on: at most as many groups as it wants, also such that are left out if others teach.
@@ -128,15 +130,16 @@ def scored_groups(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str
 
 
 def split_groups(
-    groups: list[GroupRef], algorithm: ResolvedAlgorithm
+    groups: list[GroupRef], algorithm: ResolvedAlgorithm, penalties: Mapping[str, float] = {}
 ) -> tuple[list[GroupRef], list[GroupRef], list[GroupRef]]:
     """Groups to learn from, those that teach nothing, and those beyond the bounds of accuracy."""
     if not groups:
         return [], [], []
     bounds, flat = algorithm.dynamic_sampling, flat_groups(summaries(groups), algorithm)
     differ = [group for index, group in enumerate(groups) if index not in flat]
-    useful = [group for group in differ if _within(group.summary, bounds)]
-    beyond = [group for group in differ if not _within(group.summary, bounds)]
+    within = [_within(accuracy(group.summary, penalties), bounds) for group in differ]
+    useful = [group for group, inside in zip(differ, within, strict=True) if inside]
+    beyond = [group for group, inside in zip(differ, within, strict=True) if not inside]
     return useful, [group for index, group in enumerate(groups) if index in flat], beyond
 
 
@@ -152,22 +155,26 @@ def first_finished(
     return inside, [group for group in groups if group.summary.task_id not in first]
 
 
-def to_try_again(groups: list[GroupRef], settings: DynamicSampling) -> list[str]:
+def to_try_again(groups: list[GroupRef], settings: DynamicSampling, penalties: Mapping[str, float] = {}) -> list[str]:
     """Ids under which tasks that were too hard are issued again, if they have tries left."""
     if settings.hard_retries is None or settings.min_accuracy is None:
         return []
-    hard = [group.summary for group in groups if accuracy(group.summary) < settings.min_accuracy]
+    hard = [group.summary for group in groups if accuracy(group.summary, penalties) < settings.min_accuracy]
     ids = [next_try(each.task_id) for each in hard]
     return [each for each in ids if int(each.rpartition("/")[2]) <= settings.hard_retries]
 
 
-def accuracy(group: GroupSummary) -> float:
-    """The mean reward of its episodes."""
-    return float(group.rewards.mean(dtype=np.float64))
+def accuracy(group: GroupSummary, penalties: Mapping[str, float] = {}) -> float:
+    """The mean reward of its episodes without length penalties. penalties: their weights, by component."""
+    rewards = group.rewards.astype(np.float64)
+    for name, weight in penalties.items():
+        if name in group.components:  # their sum was rounded to float32: 1 has to stay within maxAccuracy 1
+            rewards = np.round(rewards - weight * group.components[name].astype(np.float64), 6)
+    return float(rewards.mean())
 
 
-def _within(group: GroupSummary, bounds: DynamicSampling) -> bool:
-    mean, low, high = accuracy(group), bounds.min_accuracy, bounds.max_accuracy
+def _within(mean: float, bounds: DynamicSampling) -> bool:
+    low, high = bounds.min_accuracy, bounds.max_accuracy
     return (low is None or mean >= low) and (high is None or mean <= high)
 
 

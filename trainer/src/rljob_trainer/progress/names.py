@@ -154,7 +154,7 @@ GROUPS_UNINFORMATIVE = _metric(
     "Groups that teach nothing: all that the advantage compares, such as rewards, is equal",
 )
 GROUPS_OUT_OF_BOUNDS = _metric(
-    "groups/out_of_bounds", "groups", "Groups whose mean reward is outside of dynamicSampling's bounds"
+    "groups/out_of_bounds", "groups", "Groups whose accuracy is outside of dynamicSampling's bounds"
 )
 GROUPS_TRIED_AGAIN = _metric(
     "groups/tried_again", "groups", "Groups below minAccuracy that the next step samples again"
