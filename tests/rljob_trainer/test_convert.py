@@ -482,6 +482,28 @@ def test_ppo_gets_the_settings_of_its_critic() -> None:
     assert "critic" not in spec(conversion_of(GRPO[0], [*GRPO[1:], "critic.optim.lr=3"]))
 
 
+TRAINS = ("model_name_or_path=a/b", "reward_funcs=r.f")
+
+
+@pytest.mark.parametrize(
+    ("source", "checkpoint"),
+    [
+        ((*GRPO, "trainer.save_freq=20"), {"everySteps": 20, "keepEvery": 1}),
+        ((*GRPO, "trainer.save_freq=20", "trainer.max_actor_ckpt_to_keep=null"), {"everySteps": 20, "keepEvery": 1}),
+        ((*GRPO, "trainer.save_freq=20", "trainer.max_actor_ckpt_to_keep=2"), {"everySteps": 20, "keepLast": 2}),
+        (GRPO, {"everySteps": 0}),
+        (TRAINS, {"everySteps": 500, "keepEvery": 1}),
+        ((*TRAINS, "loss_type=sigmoid"), {"everySteps": 500, "keepEvery": 1}),
+        ((*TRAINS, "save_total_limit=0"), {"everySteps": 500, "keepEvery": 1}),
+        ((*TRAINS, "save_total_limit=4"), {"everySteps": 500, "keepLast": 4}),
+        ((*TRAINS, "save_strategy=no"), {"everySteps": 0}),
+        ((*TRAINS, "save_strategy=epoch"), {"keepEvery": 1}),
+    ],
+)
+def test_checkpoints_are_kept_as_the_source_keeps_them(source: tuple[str, ...], checkpoint: dict[str, int]) -> None:
+    assert spec(conversion_of(source[0], source[1:]))["checkpoint"] == checkpoint
+
+
 def test_names_of_another_version_of_verl_are_known() -> None:
     found = conversion_of(GRPO[0], [*GRPO[1:], "reward.custom_reward_function.path=rewards.py"])
     assert found.fields["rewards.functions"] == [{"path": "rewards.py", "function": "compute_score"}]

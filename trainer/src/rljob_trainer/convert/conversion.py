@@ -122,6 +122,15 @@ def converted(table: Table, settings: Mapping[str, Any]) -> Conversion:
     return conversion
 
 
+def kept_checkpoints(c: Conversion, limit: str) -> None:
+    """Write which checkpoints are kept. limit: the source's setting of their number; null and 0 are all of them."""
+    count = c.number(limit, 0)
+    if count > 0:
+        c.put("checkpoint.keepLast", count, "weights, optimizer and position are one checkpoint")
+    elif c.fields.get("checkpoint.everySteps") != 0:
+        c.put("checkpoint.keepEvery", 1, f"all are kept, as {limit} says: the volume has to hold them")
+
+
 def _account_for(table: Table, conversion: Conversion, key: str) -> None:
     value = conversion.settings[key]
     for only in table.only:

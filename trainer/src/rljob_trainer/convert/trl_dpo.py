@@ -21,7 +21,7 @@ LOSSES_OF_DPO: Final = {
 
 _SHARED: Final = {
     "model_name_or_path", "model_revision", "trust_remote_code", "attn_implementation", "learning_rate", "weight_decay",
-    "adam_beta1", "adam_beta2", "max_grad_norm", "torch_compile", "project", "save_total_limit",
+    "adam_beta1", "adam_beta2", "max_grad_norm", "torch_compile", "project",
 }  # fmt: skip
 
 _ROWS: Final = (

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any, Final
 
-from rljob_trainer.convert.conversion import Conversion
+from rljob_trainer.convert.conversion import Conversion, kept_checkpoints
 
 LOSSES: Final = {
     "grpo": ("clip", "sequence_mean"),
@@ -20,6 +20,9 @@ ADVANTAGES: Final = {"group": "grpo", "none": "dr_grpo", "True": "grpo", "False"
 """TRL's scale_rewards."""
 
 _DELTA: Final = "only dual_clip bounds bad tokens, with equal ranges"
+
+NEVER: Final = ("no", False)
+"""TRL's save_strategy and eval_strategy, as text and as YAML reads it."""
 
 LOGGERS: Final = ("tensorboard", "wandb", "mlflow", "trackio")
 
@@ -134,10 +137,14 @@ def _each(c: Conversion, updates: int) -> None:
 
 
 def saves(c: Conversion, updates: int) -> None:
-    if c.get("save_strategy", "steps") == "steps":
+    strategy = c.get("save_strategy", "steps")
+    if strategy == "steps":
         c.put("checkpoint.everySteps", ceil(c.number("save_steps", 500) / updates))
+    elif strategy in NEVER:
+        c.put("checkpoint.everySteps", 0, "a checkpoint is saved after the last step")
     else:
         c.leave("save_strategy", "set checkpoint.everySteps")
+    kept_checkpoints(c, "save_total_limit")
 
 
 def schedule(c: Conversion) -> None:

@@ -45,7 +45,6 @@ ROWS: Final = (
     Row("entropy_coef", "algorithm.entropyCoefficient", 0.0),
     Row("eval_on_start", "training.validateBeforeTraining", default=False),
     Row("project", "training.project", "huggingface"),
-    Row("save_total_limit", "checkpoint.keepLast", None),
     Row("data_seed", "data.seed", None),
     Row("seed", "rollout.seed", 42),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from rljob_trainer.convert.conversion import Conversion
+from rljob_trainer.convert.conversion import Conversion, kept_checkpoints
 from rljob_trainer.convert.verl_distillation import distillation
 from rljob_trainer.convert.verl_objective import ACTOR, AGGREGATIONS, OBJECTIVE, ROLLOUT, correction
 
@@ -190,7 +190,7 @@ def _functions(c: Conversion) -> list[dict[str, Any]]:
 
 
 def run(c: Conversion) -> None:
-    """Loggers, resume and the job's name."""
+    """Loggers, resume, what is kept and the job's name."""
     asked = c.get("trainer.logger", ["console", "wandb"])
     asked = asked if isinstance(asked, list) else [asked]
     c.put("training.loggers", [name for name in asked if name in LOGGERS] or None)
@@ -201,6 +201,7 @@ def run(c: Conversion) -> None:
         c.put("checkpoint.resume", "never")
     elif mode != "auto":
         c.leave("trainer.resume_mode", "verl's checkpoints are not read: export a model, and set model.path")
+    kept_checkpoints(c, "trainer.max_actor_ckpt_to_keep")
     c.name = str(c.get("trainer.experiment_name", "gsm8k"))
 
 

@@ -69,12 +69,6 @@ ROWS: Final = (
         lambda value: max(0, value),
         note="a checkpoint is saved after the last step too",
     ),
-    Row(
-        "trainer.max_actor_ckpt_to_keep",
-        "checkpoint.keepLast",
-        None,
-        note="policy, optimizer and position are one checkpoint",
-    ),
 )
 """Settings that are one field each."""
 
