@@ -590,7 +590,9 @@ def test_trl_s_dpo_is_preset_dpo_on_as_many_pairs(tmp_path: Path) -> None:
     assert (found["training"]["steps"], found["checkpoint"]["everySteps"]) == (100, 50)
     assert not validate(rendered(conversion, "test"), "test").problems
     others = ["loss_type=ipo", "label_smoothing=0.1", "eval_strategy=steps", "sync_ref_model=true"]
-    assert conversion_of(str(file), others).left.keys() == {each.partition("=")[0] for each in others}
+    left = conversion_of(str(file), others).left
+    assert left.keys() == {each.partition("=")[0] for each in others}
+    assert "lossFrom" not in left["loss_type"]  # preset dpo refuses it
 
 
 @pytest.mark.parametrize("table", [VERL, TRL, TRL_DPO], ids=["verl", "trl", "dpo"])

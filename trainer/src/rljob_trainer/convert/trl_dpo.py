@@ -64,7 +64,7 @@ def _loss(c: Conversion) -> None:
     c.fields = {"algorithm.preset": "dpo"} | c.fields
     kinds = c.get("loss_type", ["sigmoid"])
     if kinds not in ("sigmoid", ["sigmoid"]):
-        c.leave("loss_type", "preset dpo has the loss sigmoid: choose it, or write your own as algorithm.lossFrom")
+        c.leave("loss_type", "preset dpo has the loss sigmoid alone: choose it")
     c.seen.update(_UNREAD)
 
 
