@@ -386,7 +386,7 @@ accelerate launch \\
 data" \\
     # --beta 0.1 \\
     --reward_funcs r.exact r.format \\
-    --learning_rate 1e-6 --beta 0.04 \\
+    --learning_rate 1e-6 --beta 0.04 --eval_strategy no \\
     --output_dir "it's" "$@"
 echo done  # it's over
 """
@@ -403,6 +403,7 @@ def test_lines_of_a_script_that_end_with_a_backslash_are_one(end: str, tmp_path:
         "reward_funcs": ["r.exact", "r.format"],
         "learning_rate": 1e-6,
         "beta": 0.04,
+        "eval_strategy": False,  # as YAML reads it
         "output_dir": "it's",
     }
     assert not conversion_of(str(file), []).left

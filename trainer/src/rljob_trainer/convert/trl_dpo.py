@@ -4,7 +4,7 @@ from math import ceil
 from typing import Final
 
 from rljob_trainer.convert.conversion import Conversion, Only, Row, Table, Unneeded
-from rljob_trainer.convert.trl_rules import adapter, run, saves, schedule
+from rljob_trainer.convert.trl_rules import NEVER, adapter, run, saves, schedule
 from rljob_trainer.convert.trl_table import ONLY, ROWS, UNNEEDED
 
 OF_DPO: Final = {
@@ -42,7 +42,7 @@ _ONLY: Final = (
     Only("use_weighting", (False,), _DATA),
     Only("sync_ref_model", (False,), "the reference of preset dpo stays the first policy"),
     Only("truncation_mode", ("keep_start",), "rows are left out and not cut"),
-    Only("eval_strategy", ("no",), "preset dpo does not validate: evaluate checkpoints with `rljob eval`"),
+    Only("eval_strategy", NEVER, "preset dpo does not validate: evaluate checkpoints with `rljob eval`"),
     Only("activation_offloading", (False,), "set actor.recompute to offload"),
     *ONLY,
 )

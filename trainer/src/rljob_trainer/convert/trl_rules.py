@@ -131,7 +131,7 @@ def batches(c: Conversion) -> None:
 def _each(c: Conversion, updates: int) -> None:
     """Intervals, which TRL counts in optimizer steps."""
     saves(c, updates)
-    if c.get("eval_strategy", "no") != "no":
+    if c.get("eval_strategy", "no") not in NEVER:
         c.require("data.validation", "TRL's script chooses the validation rows")
     c.get("eval_steps")
 
