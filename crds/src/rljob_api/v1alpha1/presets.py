@@ -210,7 +210,8 @@ PRESETS: dict[Preset, PresetRow] = {
     ),
     "vapo": PresetRow(
         paper="Yue et al. 2025, VAPO, sections 4.1 to 4.3 and 5.1: https://arxiv.org/abs/2504.05118. Its critic learns"
-        " alone for 50 steps (critic.warmupSteps), at 2e-6, twice the policy's rate",
+        " alone for 50 steps (critic.warmupSteps); the paper's learns at 2e-6, twice the policy's rate, which"
+        " critic.learningRate sets",
         use="long reasoning with a critic: its returns are not discounted, those of the policy look the less far the"
         " shorter a response is, and right responses are imitated",
         advantage="gae",
@@ -250,7 +251,7 @@ PRESETS: dict[Preset, PresetRow] = {
     ),
     "sft": PresetRow(
         paper="Ouyang et al. 2022, InstructGPT: https://arxiv.org/abs/2203.02155",
-        use="supervised fine-tuning; it runs none of the other columns",
+        use="supervised fine-tuning on rows; it generates and scores nothing",
     ),
     "dpo": PresetRow(
         paper="Rafailov et al. 2023, Direct Preference Optimization, appendix B: https://arxiv.org/abs/2305.18290",
