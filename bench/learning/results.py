@@ -94,7 +94,7 @@ class Curves:
 
 def curves(lines: Sequence[Line], supervised_steps: int) -> Curves:
     """lines: of metrics, every step."""
-    reinforced = [line for line in lines if line["stage"] == "rl" and {names.REWARD_MEAN, names.ACTOR_LOSS} & {*line}]
+    reinforced = [line for line in lines if line["stage"] != "sft" and {names.REWARD_MEAN, names.ACTOR_LOSS} & {*line}]
     ends = reinforced[-LAST:]
     return Curves(
         validation=_points(lines, names.VALIDATION_REWARD, supervised_steps),
