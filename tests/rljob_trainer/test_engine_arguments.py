@@ -35,9 +35,12 @@ def said(given, engine="vllm", *, supervised=False):
 
 
 def test_what_contradicts_a_field_names_the_field_to_use():
-    field, reason = said({"max_num_seqs": 4, "quantization": "fp8"})
-    assert field == "spec.rollout.engineArguments.max_num_seqs: set rollout.maxNumSeqs instead"
-    assert reason == "spec.rollout.engineArguments.quantization: set rollout.quantization instead"
+    meant = {
+        "max_num_seqs": "maxNumSeqs", "max_num_active_seqs": "maxNumSeqs", "quantization": "quantization",
+        "num_gpu_blocks_override": "gpuMemoryUtilization",
+    }  # fmt: skip
+    for error, (name, field) in zip(said(dict.fromkeys(meant, 1)), meant.items(), strict=True):
+        assert error == f"spec.rollout.engineArguments.{name}: set rollout.{field} instead"
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,11 @@ def test_a_kv_cache_holds_what_runs_at_once(sizes):
     assert parts["KV cache"] == 28_672 * 65 * 16 * 100 * 9 / 8
 
 
+def test_an_engine_that_computes_more_tokens_at_once_takes_more_for_activations(sizes):
+    spec = spec_of(rollout={"engineArguments": {"max_num_batched_tokens": 65_536}})
+    assert phases(sizes["1.5B"], work_of(spec), H100)["rollout"]["engine's activations"] == 2 * 8960 * 2 * 65_536
+
+
 @pytest.mark.parametrize(("ranks", "prompts", "contexts"), [(1, 64, 512), (2, 64, 256), (1, 8, 100), (1, 96, None)])
 def test_a_kv_cache_holds_the_contexts_of_an_engines_episodes(sizes, ranks, prompts, contexts):
     """As above, eight episodes a prompt. Those of 96 prompts need more than half of the engine: it takes its share."""

@@ -42,9 +42,6 @@ compiled blocks, as counted by PyTorch on a CPU."""
 _FETCHED = 2
 """Inputs of blocks on the GPU at once, if the others wait in host memory."""
 
-_BATCHED_TOKENS = 8192
-"""Tokens that vLLM computes at once, by default: they bound its activations."""
-
 
 def phases(size: ModelSize, work: Work, gpu: int) -> dict[str, Parts]:
     """The parts of each phase, by its name. gpu: bytes of the GPU."""
@@ -140,7 +137,7 @@ def _engine(size: ModelSize, work: Work, gpu: int) -> Parts:
         weights *= 2 if work.keeps_model else 1  # an adapter is added to copies of its layers
         return {"engine's weights": weights, "KV cache": work.engines * size.kv.nbytes * work.longest * work.sequences}
     logits = (8 + work.element) * work.sequences * size.vocabulary  # and two copies in float32
-    activations = work.engines * max(2 * size.widest * _BATCHED_TOKENS, logits) // work.tensor_parallel
+    activations = work.engines * max(2 * size.widest * work.batched, logits) // work.tensor_parallel
     rest = max(int(work.share * gpu) - weights - activations, 0)
     kept, share = max(work.sequences, work.contexts), work.share * gpu / work.engines
     each = None if work.whole_share else cache_bytes(size.kv, work.tensor_parallel, work.longest, kept, share)

@@ -1,12 +1,17 @@
 """What a job asks of one GPU. Pure."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import ITEM_BYTES, compute_dtype
 from rljob_trainer.memory.model import ModelSize
 from rljob_trainer.memory.sequences import FEW_SEQUENCES
+
+BATCHED_TOKENS = 8192
+"""Tokens that vLLM computes at once, by default: they bound its activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Work:
     contexts: of episodes that an engine keeps from turn to turn; 0 without an environment.
     keeps_model: engines keep the model below an adapter from one update to the next. model_stays: on the GPU.
     tensor_parallel: GPUs of one engine. sequences: that an engine generates at once. eager: no CUDA graphs.
-    quantized: engines hold the blocks in FP8.
+    quantized: engines hold the blocks in FP8. batched: tokens that an engine computes at once, at most.
     """
 
     shards: int
@@ -58,6 +63,7 @@ class Work:
     whole_share: bool = False
     contexts: int = 0
     quantized: bool = False
+    batched: int = BATCHED_TOKENS
 
     @property
     def model_stays(self) -> bool:
@@ -97,7 +103,14 @@ def work_of(spec: ResolvedSpec, critic: ModelSize | None = None, teacher: ModelS
         teacher=teacher,
         average=actor.ema_decay is not None,
         quantized=rollout.quantization != "none",
+        batched=_batched(rollout.engine_arguments),
     )
+
+
+def _batched(arguments: Mapping[str, Any]) -> int:
+    """arguments: of vLLM, which judges them."""
+    given = arguments.get("max_num_batched_tokens")
+    return given if isinstance(given, int) and given > 0 else BATCHED_TOKENS
 
 
 def contexts_of_an_engine(spec: ResolvedSpec) -> int:

@@ -23,12 +23,12 @@ _OF_FIELDS = {
     "data.maxPromptTokens and data.maxResponseTokens": ("max_model_len",),
     "rollout.seed": ("seed",),
     "rollout.temperature, rollout.topP and rollout.topK": ("generation_config", "override_generation_config"),
-    "rollout.maxNumSeqs": ("max_num_seqs",),
+    "rollout.maxNumSeqs": ("max_num_seqs", "max_num_active_seqs"),
     "rollout.tensorParallelSize": (
         "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size",
         "decode_context_parallel_size", "nnodes", "device_ids",
     ),
-    "rollout.gpuMemoryUtilization": ("gpu_memory_utilization", "kv_cache_memory_bytes"),
+    "rollout.gpuMemoryUtilization": ("gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"),
     "rollout.enforceEager": ("enforce_eager",),
     "rollout.quantization": ("quantization", "quantization_config"),
     "model.lora": (
@@ -47,8 +47,12 @@ _REASONS = {
     ),
     "the trainer needs the log-probability of each sampled token, in one form": (
         "logprobs_mode", "logits_processors", "speculative_config", "spec_method", "spec_model", "spec_tokens",
-        "diffusion_config", "return_sampling_mask",
+        "diffusion_config", "return_sampling_mask", "watermark_config",
     ),
+    "an engine forgets what it cached at each update, and other stores would keep keys and values of old weights": (
+        "kv_offloading_size", "kv_offloading_backend", "kv_transfer_config",
+    ),
+    "the trainer starts an engine's processes on the GPUs that it holds": ("distributed_executor_backend",),
     "the trainer passes token ids, and reads token ids": ("runner", "convert", "enable_prompt_embeds", "pooler_config"),
     "engines read a folder of the run, and trackers are sent the settings": ("hf_token",),
     "the trainer extends vLLM's worker and scheduler": ("worker_cls", "worker_extension_cls", "scheduler_cls"),
