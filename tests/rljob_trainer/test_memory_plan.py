@@ -395,7 +395,7 @@ def test_layers_that_cannot_be_computed_again_leave_no_choice():
          "actor.tokensPerMicroBatch"),
         ("1.5B", "H100-80GB", 1, {"actor": {"recompute": "none", "tokensPerMicroBatch": 65_536}}, "update",
          "actor.recompute"),
-        ("1.5B", "H100-80GB", 1, {"rollout": {"gpuMemoryUtilization": 0.9}}, "rollout", "rollout.gpuMemoryUtilization"),
+        ("1.5B", "H100-80GB", 1, {"rollout": {"gpuMemoryUtilization": 0.9}}, "start", "rollout.gpuMemoryUtilization"),
         ("7B", "H100-80GB", 4, {"rollout": {"gpuMemoryUtilization": 0.15}}, "KV cache", "rollout.gpuMemoryUtilization"),
         ("7B", "H100-80GB", 4, {"rollout": {"enginesPerGpu": 7}}, "KV cache", "rollout.enginesPerGpu"),
         ("7B", "H100-80GB", 1, {}, "update", "actor.fsdp.offload"),
@@ -453,8 +453,16 @@ def test_the_command_prints_a_table_or_json(tmp_path):
     assert rljob("plan", file, "--gpu", "H1").returncode == 2
 
 
+def test_an_engine_whose_share_does_not_fit_at_its_start_is_named(tmp_path):
+    """The rollout itself fits, as the table says."""
+    done = rljob("plan", write_job(tmp_path, SHAPES["0.5B"]), "--set", "rollout.gpuMemoryUtilization=0.95")
+    assert done.returncode == 64
+    assert "GiB for the start of an engine, which asks for its whole share" in done.stdout
+    assert "for the rollout" not in done.stdout
+
+
 def test_validate_warns_of_a_model_that_cannot_fit(tmp_path):
     done = rljob("validate", write_job(tmp_path, SHAPES["7B"]))
     assert done.returncode == 0
-    assert "spec.actor.fsdp.offload: warning: an H100-80GB does not suffice for the rollout (" in done.stdout
+    assert "spec.actor.fsdp.offload: warning: an H100-80GB does not suffice, because the job needs " in done.stdout
     assert "warning" not in rljob("validate", write_job(tmp_path, SHAPES["0.5B"])).stdout

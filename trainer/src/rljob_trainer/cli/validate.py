@@ -90,15 +90,14 @@ def _too_large(found: "Validated", file: Path) -> "Iterator[Problem]":
     from rljob_api import resolve
     from rljob_api.validation import Problem
     from rljob_trainer.memory.gpus import DEFAULT
-    from rljob_trainer.memory.held import GIB
+    from rljob_trainer.memory.table import needs
 
     for judged, job in zip(found.documents, found.jobs, strict=True):
         planned = _planned(resolve(job.spec), file.resolve().parent)
         for remedy in dict.fromkeys(each.remedy for each in planned):
-            phases = [each for each in planned if each.remedy == remedy]
+            needed = ", ".join(needs(each) for each in planned if each.remedy == remedy)
             message = (
-                f"warning: an {DEFAULT} does not suffice for"
-                f" {', '.join(f'the {each.phase} ({each.needed / GIB:.1f} GiB)' for each in phases)}: {remedy.advice};"
+                f"warning: an {DEFAULT} does not suffice, because the job needs {needed}: {remedy.advice};"
                 f" `rljob plan {file} --gpu NAME` plans for another GPU"
             )
             place = tuple(remedy.field.split("."))

@@ -13,6 +13,9 @@ _SHARE, _ENGINES = "spec.rollout.gpuMemoryUtilization", "spec.rollout.enginesPer
 
 _TOKENS = "spec.actor.tokensPerMicroBatch"
 
+START = "start"
+"""The start of an engine: vLLM then wants its whole share, however small the KV cache that it takes in the end."""
+
 _HOST_BOUND = 2_000_000_000
 """Parameters below which a step of the model takes a GPU less time than one thread of Python needs to prepare it:
 measured at 0.5B and 1.5B on an H200 (docs/benchmarks/gpu.md)."""
@@ -23,7 +26,7 @@ _SHARES = tuple(step / 20 for step in range(19, 0, -1))
 
 @dataclass(frozen=True, slots=True)
 class TooMuch:
-    """A phase that does not fit. needed: bytes."""
+    """What does not fit: a phase, START or the KV cache. needed: bytes."""
 
     phase: str
     needed: int
@@ -90,18 +93,23 @@ def _too_much(
         cache = work.engines * size.kv.on_gpu(work.tensor_parallel) * work.longest
         needed = found["rollout"]["engine's weights"] + cache
         yield TooMuch("KV cache", needed, _for_cache(size, work, gpu))
-    for phase in found:
-        needed = _needed(size, work, gpu, phase)
-        if needed > gpu:
-            yield TooMuch(
-                phase, needed, _for_update(size, work, gpu) if phase == "update" else _for_engine(size, work, gpu)
-            )
+    sizes = {name: sum(parts.values()) for name, parts in found.items()}
+    if "rollout" in sizes and sizes["rollout"] <= gpu:
+        sizes = {START: _at_start(size, work, gpu), **sizes}
+    for phase, nbytes in sizes.items():
+        if nbytes > gpu:
+            remedy = _for_update if phase == "update" else _for_engine
+            yield TooMuch(phase, nbytes, remedy(size, work, gpu))
+
+
+def _at_start(size: ModelSize, work: Work, gpu: int) -> int:
+    return sum(phases(size, replace(work, whole_share=True), gpu)["rollout"].values())
 
 
 def _needed(size: ModelSize, work: Work, gpu: int, phase: str) -> int:
-    """Bytes that must be free in a phase. As an engine starts, vLLM wants its whole share, whatever it then takes."""
-    works = (work, replace(work, whole_share=True)) if phase == "rollout" else (work,)
-    return max(sum(phases(size, each, gpu)[phase].values()) for each in works)
+    """Bytes that must be free in a phase, and before a rollout as an engine starts."""
+    needed = sum(phases(size, work, gpu)[phase].values())
+    return max(needed, _at_start(size, work, gpu)) if phase == "rollout" else needed
 
 
 def _fits(size: ModelSize, gpu: int, *names: str) -> Callable[[Work], bool]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rljob_trainer.memory.held import GIB
-from rljob_trainer.memory.plan import MemoryPlan, TooMuch, second_engine
+from rljob_trainer.memory.plan import START, MemoryPlan, TooMuch, second_engine
 
 _ROWS = (
     "weights", "optimizer", "optimizer's slice", "reference", "average", "critic", "teacher", "gradients",
@@ -27,7 +27,7 @@ def rendered(plan: MemoryPlan, gpu: str, ranks: int) -> str:
     if plan.cached is not None:
         lines.append(
             f"an engine generates up to {work.sequences} sequences at once; its KV cache holds"
-            f" {plan.cached // work.longest} of {work.longest} tokens"
+            f" {plan.cached // work.longest} sequences of {work.longest} tokens"
         )
     if (more := second_engine(plan)) is not None:
         lines.append(f"generates faster with two engines: {more.field}: {more.advice}")
@@ -35,8 +35,14 @@ def rendered(plan: MemoryPlan, gpu: str, ranks: int) -> str:
 
 
 def said(too_much: TooMuch) -> str:
-    """The phase that does not fit and its remedy."""
-    return f"does not fit: the {too_much.phase} needs {too_much.needed / GIB:.1f} GiB: {advice(too_much)}"
+    """What does not fit, and its remedy."""
+    return f"does not fit: {needs(too_much)}: {advice(too_much)}"
+
+
+def needs(too_much: TooMuch) -> str:
+    """The size of what does not fit, and its name."""
+    whole = "start of an engine, which asks for its whole share (rollout.gpuMemoryUtilization) beside the trainer"
+    return f"{too_much.needed / GIB:.1f} GiB for the {whole if too_much.phase == START else too_much.phase}"
 
 
 def advice(too_much: TooMuch) -> str:
