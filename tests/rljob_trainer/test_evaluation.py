@@ -77,5 +77,7 @@ def test_what_cannot_be_evaluated_is_an_error(learned: tuple[Path, Path]) -> Non
     assert "needs at least 9 samples" in rljob("eval", model, job, "--k", 9).stderr
     plays = rljob("eval", model, job, "--set", "environment.path=game.py")
     assert "spec.environment: eval samples one answer a prompt" in plays.stderr
+    greedy = rljob("eval", model, job, "--set", "rollout.validation.temperature=0")
+    assert "samples of one prompt at temperature 0 are equal" in greedy.stderr
     assert "remove --step" in rljob("eval", model, job, "--step", 3).stderr
     assert "remove --base" in rljob("eval", model, job, "--base", model).stderr

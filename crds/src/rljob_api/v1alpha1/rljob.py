@@ -177,6 +177,13 @@ class RLJobSpec(ApiModel):
             "rollout.samplesPerPrompt",
         ),
         Rule(
+            "has(self.environment) || self.rollout.validation.samplesPerPrompt == 1"
+            " || double(self.rollout.validation.temperature) > 0.0",
+            "samples of one prompt at temperature 0 are equal: set rollout.validation.temperature above 0, or"
+            " rollout.validation.samplesPerPrompt to 1",
+            "rollout.validation.temperature",
+        ),
+        Rule(
             "!has(self.algorithm.teacher) || !has(self.algorithm.teacher.server)"
             " || double(self.rollout.temperature) == 1.0",
             "a teacher's server answers log-probabilities at temperature 1: set rollout.temperature to 1, or give the"
