@@ -121,6 +121,10 @@ GOOD = (
     good("a volume of a pebibyte", ("  training:", "  checkpoint: {volume: {size: 1Pi}}\n  training:")),
     good("a preset by name", ("  rollout:", "  algorithm: {preset: dapo}\n  rollout:")),
     good(
+        "a teacher's likeliest tokens",
+        ("  rollout:", "  algorithm: {preset: distillation, teacher: {path: t, topK: 8}}\n  rollout:"),
+    ),
+    good(
         "overrides of a preset",
         ("  rollout:", "  algorithm: {preset: rloo, kl: {controller: adaptive, target: 6}}\n  rollout:"),
     ),

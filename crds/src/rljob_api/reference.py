@@ -49,7 +49,8 @@ def _block(path: str, schema: Schema, level: int) -> Iterator[str]:
     ]
     yield table(("Field", "Type", "Default", "Bounds", "Meaning"), rows)
     if rules := schema.get(RULES):
-        yield "Rules:\n\n" + "\n".join(f"- {rule['message']}." for rule in rules) + "\n"
+        messages = dict.fromkeys(rule["message"] for rule in rules)
+        yield "Rules:\n\n" + "\n".join(f"- {message}." for message in messages) + "\n"
     for name, field in schema["properties"].items():
         place, inner = (f"{path}.{name}[]", field["items"]) if "items" in field else (f"{path}.{name}", field)
         if "properties" in inner and FREE_FORM not in inner:

@@ -133,6 +133,15 @@ EFFECTIVE = {
 }
 """When a field has an effect: as CEL over the algorithm, and as text."""
 
+_IN_LOSS_ALONE = f"{_ADVANTAGE} == 'distillation' && has(self.teacher) && self.teacher.topK > 0"
+"""CEL that is true if the teacher's signal is a term of the loss, and all advantages are 0."""
+
+_WEIGHS_ADVANTAGES = (
+    "loss", "clipRatio", "clipRatioLow", "clipRatioHigh", "clipRatioC", "tauPos", "tauNeg", "clipCovRatio", "clipCovLb",
+    "clipCovUb", "klCovRatio", "ppoKlCoef", "earlyStop.clipFraction",
+)  # fmt: skip
+"""The fields of losses that are 0 if all advantages are."""
+
 _CORRECTION = "self.rolloutCorrection"
 _BYPASS = of_correction("bypassMode", "bypass_mode", _CORRECTION)
 _CORRECTED = (
@@ -441,6 +450,15 @@ class Algorithm(ApiModel):
                 field,
             )
             for field, (condition, words) in EFFECTIVE.items()
+        ),
+        *(
+            Rule(
+                f"!has(self.{field}) || has(self.lossFrom) || !({_IN_LOSS_ALONE})",
+                "with advantage distillation and teacher.topK all advantages are 0, and so is the policy's own loss:"
+                " remove loss, its settings and earlyStop.clipFraction, or remove teacher.topK",
+                field,
+            )
+            for field in _WEIGHS_ADVANTAGES
         ),
         Rule(
             f"{_set_or('clipCovLb', _COVARIANCE.clip_cov_lb)} < {_set_or('clipCovUb', _COVARIANCE.clip_cov_ub)}",
