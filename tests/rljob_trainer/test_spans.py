@@ -105,6 +105,7 @@ def test_they_are_part_of_returns():
     assert discounted(token_rewards(batch), batch.lengths, 0.5)[:4].tolist() == [0.375, -0.25, -0.5, 1]
 
 
-def test_an_advantage_of_whole_episodes_refuses_them_by_name():
-    with pytest.raises(RewardError, match=r"returned spans, and advantage grpo gives all tokens .* set algorithm.adv"):
-        inputs("grpo")
+@pytest.mark.parametrize("advantage", ["grpo", "remax"])
+def test_an_advantage_that_compares_whole_answers_refuses_them_by_name(advantage):
+    with pytest.raises(RewardError, match=f"returned spans, which advantage {advantage} does not support: set algor"):
+        inputs(advantage)

@@ -218,7 +218,8 @@ def _single(group: GroupSummary) -> TurnSummary:
 
 
 _BY_TOKEN: tuple[Advantage, ...] = ("reinforce_plus_plus", "gae", "custom")
-"""Advantages that add up the rewards of tokens; the others compare whole episodes."""
+"""Advantages that add up the rewards of tokens. The others compare whole episodes; remax adds up too, but its baseline,
+the reward of the greedy answer, is without that answer's spans."""
 
 
 def _token_rewards(groups: Sequence[GroupSummary], lengths: Indexes, advantage: Advantage) -> Floats | None:
@@ -232,8 +233,8 @@ def _token_rewards(groups: Sequence[GroupSummary], lengths: Indexes, advantage: 
         return None  # rewards are only reported
     if advantage not in _BY_TOKEN:
         raise RewardError(
-            f"a reward function returned spans, and advantage {advantage} gives all tokens of a response the same: set"
-            " algorithm.advantage to reinforce_plus_plus or gae, or return no spans",
+            f"a reward function returned spans, which advantage {advantage} does not support: set algorithm.advantage"
+            " to reinforce_plus_plus or gae, or return no spans",
             field="spec.rewards.functions",
         )
     each = [own for group in groups for own in group.token_rewards or [()] * len(group.rewards)]
