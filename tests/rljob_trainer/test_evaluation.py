@@ -79,5 +79,8 @@ def test_what_cannot_be_evaluated_is_an_error(learned: tuple[Path, Path]) -> Non
     assert "spec.environment: eval samples one answer a prompt" in plays.stderr
     greedy = rljob("eval", model, job, "--set", "rollout.validation.temperature=0")
     assert "samples of one prompt at temperature 0 are equal" in greedy.stderr
+    spin = ("algorithm.preset=spin", "rewards.functions=null", "rollout.samplesPerPrompt=1", "data.validation=null")
+    unrewarded = rljob("eval", model, job, *(part for each in spin for part in ("--set", each)))
+    assert "spec.algorithm.preset: preset spin has no rewards to evaluate with" in unrewarded.stderr
     assert "remove --step" in rljob("eval", model, job, "--step", 3).stderr
     assert "remove --base" in rljob("eval", model, job, "--base", model).stderr

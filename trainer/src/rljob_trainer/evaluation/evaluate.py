@@ -71,9 +71,10 @@ def evaluate(
 
 
 def _check(spec: ResolvedSpec, ks: Sequence[int], samples: int) -> None:
-    if spec.supervised_only:
+    if spec.supervised_only or spec.pairs_with_rows:
         raise JobError(
-            f"preset {spec.algorithm.preset} has no rewards to evaluate with: choose an RL preset",
+            f"preset {spec.algorithm.preset} has no rewards to evaluate with: choose a preset that reads rewards, such"
+            " as reinforce_plus_plus, and set rewards.functions",
             field="spec.algorithm.preset",
         )
     if not spec.rewarded:
