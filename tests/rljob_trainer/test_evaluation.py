@@ -82,5 +82,8 @@ def test_what_cannot_be_evaluated_is_an_error(learned: tuple[Path, Path]) -> Non
     spin = ("algorithm.preset=spin", "rewards.functions=null", "rollout.samplesPerPrompt=1", "data.validation=null")
     unrewarded = rljob("eval", model, job, *(part for each in spin for part in ("--set", each)))
     assert "spec.algorithm.preset: preset spin has no rewards to evaluate with" in unrewarded.stderr
+    nowhere = rljob("eval", model, job, "-o", job.parent / "none/samples.jsonl")
+    assert "none/samples.jsonl cannot be written: No such file" in nowhere.stderr
+    assert "starting" not in nowhere.stderr
     assert "remove --step" in rljob("eval", model, job, "--step", 3).stderr
     assert "remove --base" in rljob("eval", model, job, "--base", model).stderr

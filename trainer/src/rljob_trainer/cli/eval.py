@@ -1,7 +1,7 @@
 """`rljob eval`"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -41,13 +41,14 @@ def eval(
     from rljob_api import resolve
     from rljob_api.printable import printable
     from rljob_api.validation import load_rljob
-    from rljob_trainer.errors import DataError
     from rljob_trainer.evaluation.evaluate import evaluate
     from rljob_trainer.evaluation.passing import table
     from rljob_trainer.evaluation.weights import Source
 
     more = [f"rollout.validation.samplesPerPrompt={samples}"] if samples else []
     spec = resolve(load_rljob(file, [*(overrides or ()), *more]).spec)
+    if output is not None:
+        _write(output, "a")  # an error now, and not after the evaluation
     disable_progress_bar()
     base_dir = file.resolve().parent
     with redirect_stdout(sys.stderr):  # what engines and data print is not the result
@@ -55,12 +56,20 @@ def eval(
             spec, base_dir, Source(source, step, base), k, passing,
             lambda line: typer.echo(printable(line), err=True),
         )  # fmt: skip
-    if output is not None:
-        try:
-            output.write_text("".join(json.dumps(each, default=str) + "\n" for each in found.samples), "utf-8")
-        except OSError as error:
-            raise DataError(f"{output} cannot be written: {error.strerror}") from error
     if found.dropped:
         typer.echo(f"{found.dropped} prompts are left out, because their rewards failed", err=True)
     numbers = {name: {"prompts": count} | values for name, (count, values) in found.numbers.items()}
     typer.echo(json.dumps(numbers, indent=2) if as_json else printable(table(found.numbers)))
+    if output is not None:
+        _write(output, "w", "".join(json.dumps(each, default=str) + "\n" for each in found.samples))
+
+
+def _write(output: Path, mode: Literal["w", "a"], text: str = "") -> None:
+    """Raises DataError."""
+    from rljob_trainer.errors import DataError
+
+    try:
+        with output.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise DataError(f"{output} cannot be written: {error.strerror}; choose another --output") from error
