@@ -82,6 +82,8 @@ WRONG = {
     "def g(batch): return 1": "no function 'f'; it defines g",
     "import absent_module": "No module named 'absent_module'",
     "import os; os._exit(3)": "ended its process with code 3",
+    "import os; os._exit(0)": "ended its process with code 0: no output",
+    "import atexit; atexit.register(print, 'bye')": "no function 'f'",
 }
 
 

@@ -13,6 +13,9 @@ from rljob_trainer.own.load import FIELDS, with_own_functions
 SECONDS = 120.0
 """Deadline of loading the code and of two calls."""
 
+RESULT = "rljob-errors: "
+"""Begins the line of the trial's output that is its result: the user's code may print before and after it."""
+
 
 def check_own_functions(spec: ResolvedSpec, base_dir: Path) -> None:
     """Raise JobError for the first error."""
@@ -33,12 +36,13 @@ def own_function_errors(spec: ResolvedSpec, base_dir: Path) -> Iterator[JobError
     except subprocess.TimeoutExpired:
         yield JobError(f"its first call took more than {SECONDS:g} s; correct the code", field=fields[0])
         return
-    if tried.returncode:
+    results = [line for line in tried.stdout.splitlines() if line.startswith(RESULT)]
+    if tried.returncode or not results:
         last = (tried.stderr.strip() or "no output").splitlines()[-1]
         yield JobError(
             f"it ended its process with code {tried.returncode}: {first_line(ValueError(last))}; correct the code",
             field=fields[0],
         )
         return
-    for field, message in json.loads(tried.stdout.splitlines()[-1]):
+    for field, message in json.loads(results[-1].removeprefix(RESULT)):
         yield JobError(message, field=field)

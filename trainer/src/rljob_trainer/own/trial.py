@@ -1,6 +1,6 @@
 """Calls the user's functions once on small arrays: `python -m rljob_trainer.own.trial` reads the algorithm as JSON.
 
-It writes the errors as the last line of its output: a JSON list of [field, message].
+It writes the errors as a line of its output: RESULT, then a JSON list of [field, message].
 """
 
 import json
@@ -13,6 +13,7 @@ from rljob_api.resolve import ResolvedAlgorithm
 from rljob_trainer.advantage import AdvantageBatch
 from rljob_trainer.errors import JobError
 from rljob_trainer.own.advantage import advantage_of
+from rljob_trainer.own.check import RESULT
 from rljob_trainer.own.load import FIELDS
 
 _LENGTHS = (3, 1, 2, 2)
@@ -85,4 +86,4 @@ if __name__ == "__main__":
     given = json.load(sys.stdin)
     algorithm = ResolvedAlgorithm.model_validate(given["algorithm"])
     found = [[each.field, each.message] for each in errors(algorithm, values=given["values"])]
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
+    sys.stdout.write(f"\n{RESULT}{json.dumps(found)}\n")
