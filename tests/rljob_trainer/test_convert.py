@@ -536,6 +536,11 @@ def test_a_source_of_verl_is_scored_by_what_verl_looks_for(source: str, response
     assert reward(Call(source, response, "34", {})) == right
 
 
+def test_validation_samples_that_would_be_equal_are_one() -> None:
+    greedy = conversion_of(GRPO[0], [*GRPO[1:], "actor_rollout_ref.rollout.val_kwargs.n=4"]).fields
+    assert ("rollout.validation.samplesPerPrompt" in greedy, greedy["rollout.validation.temperature"]) == (False, 0.0)
+
+
 def test_trl_counts_completions_and_optimizer_steps(tmp_path: Path) -> None:
     """8 completions x 4 accumulated x 8 processes = 256 a step, of 8 each: 32 prompts; two updates of it a batch."""
     file = tmp_path / "grpo.yaml"
@@ -551,6 +556,10 @@ def test_trl_counts_completions_and_optimizer_steps(tmp_path: Path) -> None:
     assert (found["training"]["steps"], found["checkpoint"]["everySteps"]) == (50, 250)
     assert found["algorithm"]["preset"] == "dr_grpo"
     assert (found["algorithm"]["loss"], found["algorithm"]["clipRatioC"]) == ("dual_clip", 4)
+    validated = conversion_of(str(file), ["num_processes=8", "eval_strategy=steps", "eval_steps=20", "temperature=0.7"])
+    assert validated.fields["training.validateEvery"] == 10
+    names = ("samplesPerPrompt", "temperature", "topP")
+    assert [validated.fields[f"rollout.validation.{each}"] for each in names] == [8, 0.7, 1.0]
     assert found["algorithm"]["kl"] == {"placement": "loss", "coefficient": 0.04, "estimator": "k2"}
     assert not validate(rendered(conversion, "test"), "test").problems
     more = ["num_processes=8", "importance_sampling_level=sequence", "use_bias_correction_kl=false"]

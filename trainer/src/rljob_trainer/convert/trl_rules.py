@@ -131,8 +131,14 @@ def batches(c: Conversion) -> None:
 def _each(c: Conversion, updates: int) -> None:
     """Intervals, which TRL counts in optimizer steps."""
     saves(c, updates)
+    samples = c.number("num_generations_eval", c.number("num_generations", 8))
     if c.get("eval_strategy", "no") not in NEVER:
         c.require("data.validation", "TRL's script chooses the validation rows")
+        c.put("rollout.validation.samplesPerPrompt", samples)
+        c.put("rollout.validation.temperature", c.number("temperature", 1.0), "TRL validates as it samples")
+        c.put("rollout.validation.topP", c.number("top_p", 1.0))
+        if (every := c.number("eval_steps", 0)) >= 1:
+            c.put("training.validateEvery", ceil(every / updates))
     c.get("eval_steps")
 
 

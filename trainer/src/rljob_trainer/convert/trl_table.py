@@ -34,7 +34,6 @@ ROWS: Final = (
     Row("top_k", "rollout.topK", 0, lambda value: value or -1),
     Row("vllm_gpu_memory_utilization", "rollout.gpuMemoryUtilization", 0.3),
     Row("vllm_tensor_parallel_size", "rollout.tensorParallelSize", 1),
-    Row("num_generations_eval", "rollout.validation.samplesPerPrompt", None),
     Row("learning_rate", "actor.learningRate", 1e-6),
     Row("weight_decay", "actor.weightDecay", 0.0),
     Row("adam_beta1", "actor.beta1", 0.9),

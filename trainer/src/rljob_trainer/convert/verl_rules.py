@@ -130,12 +130,14 @@ def validation(c: Conversion) -> None:
     kwargs = f"{ROLLOUT}.val_kwargs"
     sampled = c.get(f"{kwargs}.do_sample", default=False)
     temperature, top_p = c.number(f"{kwargs}.temperature", 0), c.number(f"{kwargs}.top_p", 1.0)
-    c.put("rollout.validation.samplesPerPrompt", c.number(f"{kwargs}.n", 1))
-    if sampled:
+    samples = c.number(f"{kwargs}.n", 1)
+    if sampled and temperature:
+        c.put("rollout.validation.samplesPerPrompt", samples)
         c.put("rollout.validation.temperature", temperature)
         c.put("rollout.validation.topP", top_p)
-    elif temperature:
-        c.put("rollout.validation.temperature", 0.0, "verl's do_sample is false")
+    elif temperature or samples > 1:
+        why = "verl's do_sample is false" if temperature else "verl's temperature is 0"
+        c.put("rollout.validation.temperature", 0.0, f"{why}: all {samples} samples are equal" if samples > 1 else why)
     every = c.number("trainer.test_freq", -1)
     c.put("training.validateEvery", max(0, every) if c.fields.get("data.validation") else 0)
 
