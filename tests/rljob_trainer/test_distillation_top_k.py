@@ -183,19 +183,24 @@ def step_of(worker, folders, trajectories, budget, advantages=0.0):
     return worker.update(given, 1e-3, 0.0, MARK).sums, gradients[0]
 
 
-def expected_of(folders, advantage=0.0):
-    """Sum of the divergence over all tokens, and the gradient of its mean, from whole logits."""
+def expected_of(folders, advantage=0.0, bound=None):
+    """Sum of the divergence over all tokens, and the gradient of its mean, from whole logits.
+
+    bound: of the importance weights that each token's divergence is multiplied with; None: none.
+    """
     student, teacher = models_of(folders)
     tokens, total = sum(each.loss_tokens for each in TRAJECTORIES), 0.0
     for each in TRAJECTORIES:
         ours = logits_of(student, each)
         with torch.no_grad():
             theirs = logits_of(teacher, each)
-        divergence = divergence_of(ours, theirs, TOP_K).sum()
+        divergence = divergence_of(ours, theirs, TOP_K)
         sampled = torch.from_numpy(each.token_ids[each.in_loss].astype(np.int64))
-        chosen = ours.log_softmax(-1).gather(-1, sampled[:, None]).sum()
-        ((COEFFICIENT * divergence - advantage * chosen) / tokens).backward()
-        total += float(divergence.detach())
+        chosen = ours.log_softmax(-1).gather(-1, sampled[:, None])[:, 0]
+        ratios = (chosen.detach() - torch.from_numpy(each.log_probs[each.in_loss])).exp()
+        weights = torch.ones_like(ratios) if bound is None else ratios.clamp(max=bound)
+        ((COEFFICIENT * weights * divergence - advantage * chosen).sum() / tokens).backward()
+        total += float(divergence.detach().sum())
     return total, {name: parameter.grad for name, parameter in student.named_parameters()}
 
 
@@ -209,6 +214,13 @@ def test_a_step_descends_the_divergence_on_any_ranks(folders, two_ranks, advanta
         assert sum(sums.reverse_kl for sums, _ in ranks) == pytest.approx(total, rel=1e-4)
         for _, gradient in ranks:
             assert largest_difference(gradient, theirs) < 1e-4
+
+
+def test_importance_weights_of_the_rollout_weigh_the_divergence(folders):
+    _, theirs = expected_of(folders, bound=1.5)
+    correction = {"rolloutIs": "token", "rolloutIsThreshold": "1.5"}
+    _, gradient = alone(distilling(rolloutCorrection=correction), step_of, folders, TRAJECTORIES, 10_000)
+    assert largest_difference(gradient, theirs) < 1e-4
 
 
 def test_what_a_server_said_teaches_the_same(folders):

@@ -30,7 +30,7 @@ def rendered(plan: MemoryPlan, gpu: str, ranks: int) -> str:
             f" {plan.cached // work.longest} sequences of {work.longest} tokens"
         )
     if (more := second_engine(plan)) is not None:
-        lines.append(f"generates faster with two engines: {more.field}: {more.advice}")
+        lines.append(f"may generate faster with two engines: {more.field}: {more.advice}")
     return "\n".join([*lines, *(map(said, plan.too_much) if plan.too_much else ["fits"])])
 
 

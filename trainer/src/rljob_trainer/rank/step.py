@@ -200,7 +200,7 @@ def _policy_pass(
     per_token, terms = _token_losses(batch, entropies, spec, kl_coefficient)
     if of_candidates is not None and algorithm.teacher is not None:
         divergence = top_k_reverse_kl(of_candidates, on_device(column(samples, "teacher_log_probs"), device))
-        per_token = per_token + algorithm.teacher.coefficient * divergence
+        per_token = per_token + algorithm.teacher.coefficient * weighted(divergence, batch, algorithm)
         terms = replace(terms, reverse_kl=divergence)
     loss = (loss_weights(samples, totals, spec, device) * per_token).sum()
     if algorithm.positive_nll_coefficient > 0:
