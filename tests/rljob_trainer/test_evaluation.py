@@ -68,6 +68,7 @@ def test_a_model_that_learned_the_rows_passes_them(learned: tuple[Path, Path], t
     assert numbers["all"]["pass@3"] > 0.9
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == 32
+    assert all((each["response"] == each["ground_truth"]) == (each["reward"] == 1) for each in samples)
     assert sum(each["reward"] for each in samples) / 32 == pytest.approx(numbers["all"]["mean@4"])
     assert "8 of 8 prompts scored" in done.stderr
 

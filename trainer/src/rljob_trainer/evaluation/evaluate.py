@@ -13,6 +13,7 @@ from rljob_api.resolve import ResolvedSpec
 from rljob_trainer.attempt.model_folder import prepare_model_folder
 from rljob_trainer.data.prompts import load_prompts
 from rljob_trainer.data.tokenizer import make_tokenizer
+from rljob_trainer.engines.ends import as_ids, end_ids
 from rljob_trainer.errors import JobError
 from rljob_trainer.evaluation.passing import summary
 from rljob_trainer.evaluation.sampling import groups
@@ -60,6 +61,7 @@ def evaluate(
         spec = spec.model_copy(update={"model": model})
         weights, tokenizer = locate_model(model, base_dir), make_tokenizer(spec, base_dir)
         prepare_model_folder(spec, weights, folder / "model", tokenizer)
+        ends = end_ids(folder / "model") | set(as_ids(tokenizer.eos_token_id))
         found = _groups(spec, base_dir, folder, weights, tokenizer, say)
     kept = [group for group in found if group.error is None]
     if not kept:
@@ -67,7 +69,8 @@ def evaluate(
     numbers = {
         source: (len(own), summary([_rewards(group) for group in own], ks, passing)) for source, own in _by(kept)
     }
-    return Evaluation(numbers, [each for group in kept for each in _samples(group, tokenizer)], len(found) - len(kept))
+    answers = [each for group in kept for each in _samples(group, tokenizer, ends)]
+    return Evaluation(numbers, answers, len(found) - len(kept))
 
 
 def _check(spec: ResolvedSpec, ks: Sequence[int], samples: int) -> None:
@@ -133,7 +136,8 @@ def _rewards(group: Group) -> list[float]:
     return [float(episode.reward) for episode in group.episodes]
 
 
-def _samples(group: Group, tokenizer: "PreTrainedTokenizerBase") -> Iterator[dict[str, Any]]:
+def _samples(group: Group, tokenizer: "PreTrainedTokenizerBase", ends: set[int]) -> Iterator[dict[str, Any]]:
+    """Responses are the text that rewards see, without the token that ended it."""
     for episode in group.episodes:
         last = episode.trajectories[-1]
         yield {
@@ -141,7 +145,7 @@ def _samples(group: Group, tokenizer: "PreTrainedTokenizerBase") -> Iterator[dic
             "data_source": group.task.data_source,
             "sample": episode.sample,
             "messages": list(group.task.messages),
-            "response": tokenizer.decode(last.response_ids(set())),
+            "response": tokenizer.decode(last.response_ids(ends), clean_up_tokenization_spaces=False),
             "ground_truth": group.task.ground_truth,
             "reward": episode.reward,
             "components": dict(episode.components),
