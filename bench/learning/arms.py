@@ -148,7 +148,7 @@ PRESETS: Final = {
         *("algorithm.preset=spin", "algorithm.kl.refreshEvery=50", "rollout.samplesPerPrompt=1"),
         *_NO_REWARDS,
     ),
-    "DPO": ("algorithm.preset=dpo", *_NO_REWARDS, "rollout=null"),
+    "DPO": ("algorithm.preset=dpo", "algorithm.dpoBeta=1", *_NO_REWARDS, "rollout=null"),
     "distillation": DISTILLATION,
     "distillation, top 8": (*DISTILLATION, "algorithm.teacher.topK=8"),
 }
