@@ -4,6 +4,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +54,7 @@ def write_model(
     noise: size of a further random change, of another seed: a model close to the one without.
     """
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name])
+    model = AutoModelForCausalLM.from_config(deepcopy(CONFIGS[name]))  # the model's dtype is written to it
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.15 + (1 if parameter.dim() == 1 else 0))
