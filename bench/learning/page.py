@@ -53,8 +53,9 @@ _ADAPTERS = """LoRA on reverse-text begins with the exported model of the same s
 
 _OTHER_MODELS = """SPIN and DPO begin with that model too. They read no rewards, so their jobs have no validation, and
 their first and last models are validated by `rljob eval`. DPO's pairs are the right response to each training prompt,
-and the one that the model samples at temperature 1 where that is another. The teacher of the distillation arms is the
-exported model of the same seed with {teacher}; they train on its signal alone."""
+and the one that the model samples at temperature 1 where that is another; its beta was chosen from six settings of it
+and the learning rate, on this seed. The teacher of the distillation arms is the exported model of the same seed with
+{teacher}; they train on its signal alone."""
 
 _CONTROLS = """A control is flat if no validation differs from its start by more than its goal allows. It gains if a
 validation is further above; otherwise it falls. "Furthest" is the largest distance of a validation of all seeds above
