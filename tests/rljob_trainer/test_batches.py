@@ -78,9 +78,9 @@ def test_groups_that_teach_nothing_or_are_out_of_bounds_are_set_apart():
 
 
 def test_a_length_penalty_is_no_part_of_a_group_s_accuracy():
-    """One response of four is right, and another one too long."""
+    """One response of four is right, another one too long, and a third was not measured."""
     group = summary(
-        [1, -0.3, 0, 0], owners=[0, 1, 2, 3], loss_tokens=[1] * 4, long=np.array([0, -0.6, 0, 0], np.float32)
+        [1, -0.3, 0, 0], owners=[0, 1, 2, 3], loss_tokens=[1] * 4, long=np.array([0, -0.6, 0, np.nan], np.float32)
     )
     refs = [GroupRef(None, 0, group), GroupRef(None, 1, replace(group, components={}))]
     length = {"name": "long", "builtin": "length_penalty", "weight": 0.5}

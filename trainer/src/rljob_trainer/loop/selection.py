@@ -169,7 +169,8 @@ def accuracy(group: GroupSummary, penalties: Mapping[str, float] = {}) -> float:
     rewards = group.rewards.astype(np.float64)
     for name, weight in penalties.items():
         if name in group.components:  # their sum was rounded to float32: 1 has to stay within maxAccuracy 1
-            rewards = np.round(rewards - weight * group.components[name].astype(np.float64), 6)
+            own = np.nan_to_num(group.components[name].astype(np.float64))  # an episode without it has no penalty
+            rewards = np.round(rewards - weight * own, 6)
     return float(rewards.mean())
 
 
