@@ -558,6 +558,7 @@ def test_trl_counts_completions_and_optimizer_steps(tmp_path: Path) -> None:
     assert (found["algorithm"]["loss"], found["algorithm"]["clipRatioC"]) == ("dual_clip", 4)
     validated = conversion_of(str(file), ["num_processes=8", "eval_strategy=steps", "eval_steps=20", "temperature=0.7"])
     assert validated.fields["training.validateEvery"] == 10
+    assert "eval_strategy" in conversion_of(str(file), ["num_processes=8", "eval_strategy=epoch"]).left
     names = ("samplesPerPrompt", "temperature", "topP")
     assert [validated.fields[f"rollout.validation.{each}"] for each in names] == [8, 0.7, 1.0]
     assert found["algorithm"]["kl"] == {"placement": "loss", "coefficient": 0.04, "estimator": "k2"}

@@ -131,15 +131,22 @@ def batches(c: Conversion) -> None:
 def _each(c: Conversion, updates: int) -> None:
     """Intervals, which TRL counts in optimizer steps."""
     saves(c, updates)
-    samples = c.number("num_generations_eval", c.number("num_generations", 8))
-    if c.get("eval_strategy", "no") not in NEVER:
-        c.require("data.validation", "TRL's script chooses the validation rows")
-        c.put("rollout.validation.samplesPerPrompt", samples)
-        c.put("rollout.validation.temperature", c.number("temperature", 1.0), "TRL validates as it samples")
-        c.put("rollout.validation.topP", c.number("top_p", 1.0))
-        if (every := c.number("eval_steps", 0)) >= 1:
-            c.put("training.validateEvery", ceil(every / updates))
-    c.get("eval_steps")
+    _validation(c, updates)
+
+
+def _validation(c: Conversion, updates: int) -> None:
+    strategy, every = c.get("eval_strategy", "no"), c.number("eval_steps") or c.number("logging_steps", 10)
+    samples = c.number("num_generations_eval") or c.number("num_generations", 8)
+    if strategy in NEVER:
+        return
+    c.require("data.validation", "TRL's script chooses the validation rows")
+    c.put("rollout.validation.samplesPerPrompt", samples)
+    c.put("rollout.validation.temperature", c.number("temperature", 1.0), "TRL validates as it samples")
+    c.put("rollout.validation.topP", c.number("top_p", 1.0))
+    if strategy == "steps" and every >= 1:
+        c.put("training.validateEvery", ceil(every / updates))
+    else:  # epochs, or a share of all steps
+        c.leave("eval_strategy" if strategy != "steps" else "eval_steps", "set training.validateEvery")
 
 
 def saves(c: Conversion, updates: int) -> None:
