@@ -165,7 +165,7 @@ PRESET_TRAINERS: Final[dict[str, Trainer]] = {
 """Those of PRESETS that need another model first; the run names it in place of base and teacher."""
 
 IN_TRL: Final = ("GSPO", "CISPO")
-"""Those of PRESETS that TRL's GRPOTrainer has too; its settings hold several updates a step."""
+"""Those of PRESETS that TRL's GRPOTrainer has too."""
 
 TEACHER: Final = ("sft.steps=600",)
 """What makes the teacher of another model: supervised steps alone, more than seven times the example's."""

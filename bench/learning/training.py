@@ -135,7 +135,7 @@ def _pairs(arm: Arm, model: Path, spec: ResolvedSpec, overrides: Sequence[str], 
 
 
 def _answers(arm: Arm, model: Path, overrides: Sequence[str], slot: Slot) -> list[dict[str, Any]]:
-    """To the example's held-out prompts, with rewards. model: a model's folder, or a run's."""
+    """To the job's validation prompts, with rewards. model: a model's folder, or a run's."""
     samples, log = model.with_suffix(".samples"), model.with_suffix(".evaluation.log")
     slot.run([*RLJOB, "eval", str(model), str(arm.task.example), "-o", str(samples), *_sets(overrides)], log)
     return [json.loads(line) for line in samples.read_text().splitlines()]
