@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,13 @@ from rljob_api.validation import load_rljob, validate
 from rljob_trainer.convert.conversion import Conversion
 from rljob_trainer.convert.convert import conversion_of
 from rljob_trainer.convert.document import object_name, rendered
-from rljob_trainer.convert.shell import script_settings
-from rljob_trainer.convert.source import read_settings
-from rljob_trainer.convert.trl_dpo import OF_DPO, TRL_DPO
+from rljob_trainer.convert.trl_dpo import TRL_DPO
 from rljob_trainer.convert.trl_table import TRL
 from rljob_trainer.convert.verl_table import VERL
-from rljob_trainer.errors import JobError
 from rljob_trainer.rewards.load import load
 from rljob_trainer.rewards.protocol import Call, FunctionSetup, covers
 from tests.rljob_trainer.cli_support import rljob
-
-GRPO = ("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.model.path=org/model",
-        "data.train_files=train.parquet")  # fmt: skip
+from tests.rljob_trainer.convert_support import GRPO, spec
 
 
 def launches() -> dict[str, list[str]]:
@@ -36,6 +30,7 @@ def launches() -> dict[str, list[str]]:
 
 
 LAUNCHES = launches()
+
 
 LEFT: Mapping[str, tuple[str, ...]] = {
     "ppo_trainer/run_qwen2-7b_rm": (
@@ -69,20 +64,24 @@ LEFT: Mapping[str, tuple[str, ...]] = {
         "trainer.project_name",
     ),
 }
+
+
 """What each launch has that RLJob has not; the others convert as a whole."""
+
 
 ONE_SAMPLE = {
     "rollout_correction/run_with_rollout_corr",
     "tuning/0.5b/qwen2-0.5b_grpo-lora_1_h100_fsdp_vllm",
 }
+
+
 """Launches with one sample a prompt, which an advantage of groups refuses."""
 
+
 REFUSED = {"gspo_trainer/test_gspo_3b_math": {"spec.cluster.nodes"}}
+
+
 """Fields with a variable that the launch does not set."""
-
-
-def spec(conversion: Conversion) -> dict[str, Any]:
-    return dict(yaml.safe_load(rendered(conversion, "test"))["spec"])
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
@@ -182,9 +181,17 @@ def test_a_value_that_means_something_else_has_a_comment(name: str) -> None:
 
 TEACHER = ("distillation.enabled=True", "distillation.teacher_models.teacher_model.model_path=org/big",
            "distillation.teacher_models.teacher_model.inference.max_model_len=900")  # fmt: skip
+
+
 ALONE = (*TEACHER, "distillation.distillation_loss.use_task_rewards=False", "algorithm.adv_estimator=gae")
+
+
 GRADIENT = ("distillation.distillation_loss.use_policy_gradient=True", "distillation.distillation_loss.loss_mode=k1")
+
+
 TOP_K = ("distillation.distillation_loss.loss_mode=forward_kl_topk", "distillation.distillation_loss.topk=64")
+
+
 BOTH = (*TEACHER, "distillation.distillation_loss.distillation_loss_coef=0.1", *GRADIENT)
 
 
@@ -280,15 +287,6 @@ def test_only_settings_that_are_known_to_change_nothing_are_unneeded(setting: st
     assert bool(conversion_of(GRPO[0], [*GRPO[1:], setting]).left) == left
 
 
-def test_trl_s_settings_of_vllm_count_if_vllm_samples(tmp_path: Path) -> None:
-    file = tmp_path / "grpo.yaml"
-    file.write_text("{model_name_or_path: a/b, dataset_name: a/c, reward_funcs: [r.f], use_vllm: true}")
-    more = ["vllm_importance_sampling_cap=2.0", "vllm_server_port=8000"]
-    used, unused = (conversion_of(str(file), [*more, f"use_vllm={value}"]).left for value in ("true", "false"))
-    assert sorted(used) == ["vllm_importance_sampling_cap", "vllm_importance_sampling_correction"]
-    assert not unused
-
-
 @pytest.mark.parametrize(
     "setting",
     [
@@ -315,127 +313,12 @@ def test_a_launch_without_rest_ends_with_0_and_writes_the_file(tmp_path: Path) -
     assert load_rljob(tmp_path / "job.yaml").spec.rollout.samples_per_prompt == 4
 
 
-SCRIPT = """
-set -x  # it's not run
-N=${N:-2}
-home=${DATA_HOME:-"${HOME}/data"}
-longest=$(( (1024 + N) * 2 ))
-MORE="data.shuffle=False \\
-    data.seed=3"
-python3 -m verl.trainer.main_ppo --config-name=x \\
-    # data.seed=4 \\
-    data.train_files="['$home/a.parquet', '$home/b.parquet']" \\
-    +data.max_prompt_length=$longest $MORE \\
-    trainer.experiment_name=$(date +%Y) $@ 2>&1 | tee log.txt
-"""
-
-
-def test_a_script_is_read_without_being_run() -> None:
-    assert script_settings(SCRIPT, "run.sh") == [
-        "data.train_files=['~/data/a.parquet', '~/data/b.parquet']",
-        "+data.max_prompt_length=2052",
-        "data.shuffle=False",
-        "data.seed=3",
-        "trainer.experiment_name=$(date+%Y)",
-    ]
-
-
-ARRAYS = """
-LR=1e-6; N=5
-ARGS=(data.train_files=a.parquet "data.seed=$N")
-ARGS+=(data.shuffle=False)
-MORE="data.max_prompt_length=300"
-MORE+=" data.max_response_length=700"
-main "${ARGS[@]}" $MORE actor_rollout_ref.actor.optim.lr=$LR data.train_batch_size=${UNSET}; exit
-"""
-
-
-def test_arrays_and_ends_of_commands_are_read_and_a_variable_that_is_not_set_is_listed(tmp_path: Path) -> None:
-    assert script_settings(ARRAYS, "run.sh") == [
-        "data.train_files=a.parquet",
-        "data.seed=5",
-        "data.shuffle=False",
-        "data.max_prompt_length=300",
-        "data.max_response_length=700",
-        "actor_rollout_ref.actor.optim.lr=1e-6",
-        "data.train_batch_size=${UNSET}",
-    ]
-    file = tmp_path / "run.sh"
-    file.write_text(ARRAYS)
-    assert "${UNSET} has a variable" in conversion_of(str(file), []).left["data.train_batch_size"]
-
-
-def test_options_of_trl_take_a_value_behind_an_equals_sign_and_several_values(tmp_path: Path) -> None:
-    file = tmp_path / "run.sh"
-    file.write_text(
-        "accelerate launch --num_processes 4 train.py --model_name_or_path=org/model --temperature=0.7 --use_vllm"
-        " --reward-funcs r.exact r.format --reward_weights 1 0.5 --num_iterations 2 --warmup_steps 9 --beta -1 2>&1"
-    )
-    found = spec(conversion_of(str(file), []))
-    assert (found["model"]["path"], found["rollout"]["temperature"]) == ("org/model", 0.7)
-    assert [each["weight"] for each in found["rewards"]["functions"]] == [1, 0.5]
-    assert (found["actor"]["lrWarmupSteps"], found["cluster"]["gpusPerNode"]) == (5, 4)
-    assert "reward_weights" in conversion_of(str(file), ["reward_weights=1"]).left
-
-
-ACCELERATE = """
-accelerate launch \\
-    --num_processes 4 \\
-    train_grpo.py \\
-    --model_name_or_path org/model#v1 --dataset_name "org/\\
-data" \\
-    # --beta 0.1 \\
-    --reward_funcs r.exact r.format \\
-    --learning_rate 1e-6 --beta 0.04 --eval_strategy no \\
-    --output_dir "it's" "$@"
-echo done  # it's over
-"""
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_lines_of_a_script_that_end_with_a_backslash_are_one(end: str, tmp_path: Path) -> None:
-    file = tmp_path / "run.sh"
-    file.write_text(ACCELERATE, newline=end)
-    assert read_settings(str(file), []) == {
-        "num_processes": 4,
-        "model_name_or_path": "org/model#v1",
-        "dataset_name": "org/data",
-        "reward_funcs": ["r.exact", "r.format"],
-        "learning_rate": 1e-6,
-        "beta": 0.04,
-        "eval_strategy": False,  # as YAML reads it
-        "output_dir": "it's",
-    }
-    assert not conversion_of(str(file), []).left
-
-
 def test_a_note_stands_in_the_file_also_if_the_preset_sets_the_field() -> None:
     clip = "actor_rollout_ref.actor.clip_ratio_high=0.28"
     dapo = conversion_of(GRPO[0], [*GRPO[1:], clip, "algorithm.filter_groups.enable=True"])
     text = rendered(dapo, "test")
     assert "preset: dapo" in text
     assert "# verl also bounds the loss of bad tokens with a ratio above 3.0\n    loss: decoupled_clip" in text
-
-
-def test_a_file_of_verl_keeps_its_references_and_takes_overrides(tmp_path: Path) -> None:
-    file = tmp_path / "ppo_trainer.yaml"
-    file.write_text(
-        "data: {train_files: a.parquet, max_response_length: 64, seed: null}\n"
-        "algorithm: {adv_estimator: rloo}\n"
-        "actor_rollout_ref:\n"
-        "  model: {path: org/model}\n"
-        "  rollout: {n: '${oc.select:trainer.samples,6}', temperature: '${.n}'}\n"
-    )
-    found = spec(conversion_of(str(file), ["data.max_response_length=32", "~data.seed"]))
-    assert (found["rollout"]["samplesPerPrompt"], found["rollout"]["temperature"]) == (6, 6)
-    assert found["data"]["maxResponseTokens"] == 32
-
-
-@pytest.mark.skipif(find_spec("hydra") is not None, reason="Hydra reads the groups")
-def test_groups_that_only_hydra_reads_are_listed(tmp_path: Path) -> None:
-    file = tmp_path / "ppo_trainer.yaml"
-    file.write_text("defaults: [{data: legacy}, _self_]\ndata: {train_files: a.parquet}\n")
-    assert "hydra-core" in conversion_of(str(file), []).left["defaults"]
 
 
 def test_an_adapter_and_a_correction_of_rollouts_become_their_fields() -> None:
@@ -541,95 +424,12 @@ def test_validation_samples_that_would_be_equal_are_one() -> None:
     assert ("rollout.validation.samplesPerPrompt" in greedy, greedy["rollout.validation.temperature"]) == (False, 0.0)
 
 
-def test_trl_counts_completions_and_optimizer_steps(tmp_path: Path) -> None:
-    """8 completions x 4 accumulated x 8 processes = 256 a step, of 8 each: 32 prompts; two updates of it a batch."""
-    file = tmp_path / "grpo.yaml"
-    file.write_text(
-        "{model_name_or_path: org/model, dataset_name: org/data, per_device_train_batch_size: 8,"
-        " gradient_accumulation_steps: 4, steps_per_generation: 8, max_steps: 100, beta: 0.04, delta: 4.0,"
-        " loss_type: dr_grpo, scale_rewards: none, reward_funcs: [rewards.exact], max_completion_length: 1024}"
-    )
-    conversion = conversion_of(str(file), ["num_processes=8"])
-    assert not conversion.left
-    found = spec(conversion)
-    assert (found["data"]["promptsPerStep"], found["actor"]["miniBatchSize"]) == (64, 32)
-    assert (found["training"]["steps"], found["checkpoint"]["everySteps"]) == (50, 250)
-    assert found["algorithm"]["preset"] == "dr_grpo"
-    assert (found["algorithm"]["loss"], found["algorithm"]["clipRatioC"]) == ("dual_clip", 4)
-    validated = conversion_of(str(file), ["num_processes=8", "eval_strategy=steps", "eval_steps=20", "temperature=0.7"])
-    assert validated.fields["training.validateEvery"] == 10
-    assert "eval_strategy" in conversion_of(str(file), ["num_processes=8", "eval_strategy=epoch"]).left
-    names = ("samplesPerPrompt", "temperature", "topP")
-    assert [validated.fields[f"rollout.validation.{each}"] for each in names] == [8, 0.7, 1.0]
-    assert found["algorithm"]["kl"] == {"placement": "loss", "coefficient": 0.04, "estimator": "k2"}
-    assert not validate(rendered(conversion, "test"), "test").problems
-    more = ["num_processes=8", "importance_sampling_level=sequence", "use_bias_correction_kl=false"]
-    by_sequence = conversion_of(str(file), more)
-    assert by_sequence.left.keys() == {"delta"}
-    assert by_sequence.fields["algorithm.kl.estimator"] == "k3"
-
-
-def test_trl_s_settings_are_words_too() -> None:
-    conversion = conversion_of("model_name_or_path=org/model", ["num_generations=4", "reward_funcs=rewards.exact"])
-    assert (conversion.fields["model.path"], conversion.fields["rollout.samplesPerPrompt"]) == ("org/model", 4)
-
-
-def test_trl_s_corrected_k3_has_the_gradient_of_k2() -> None:
-    import torch
-
-    from rljob_trainer.losses.kl import kl_estimate
-
-    old, reference = torch.tensor([-0.5, -2.0, -4.0]), torch.tensor([-1.5, -1.0, -4.2])
-    for_trl, for_us = (old.clone().requires_grad_() for _ in range(2))
-    k3 = torch.exp(reference - for_trl) - (reference - for_trl) - 1  # as GRPOTrainer._compute_loss
-    (k3 * torch.exp(for_trl - old)).sum().backward()
-    kl_estimate("k2", for_us, reference).sum().backward()
-    torch.testing.assert_close(for_trl.grad, for_us.grad)
-
-
-def test_trl_s_dpo_is_preset_dpo_on_as_many_pairs(tmp_path: Path) -> None:
-    file = tmp_path / "dpo.yaml"
-    file.write_text(
-        "{model_name_or_path: org/model, dataset_name: org/pairs, per_device_train_batch_size: 4, max_steps: 100,"
-        " gradient_accumulation_steps: 2, loss_type: sigmoid, max_length: 2048, learning_rate: 5.0e-7, save_steps: 50}"
-    )
-    conversion = conversion_of(str(file), ["num_processes=2", "precompute_ref_log_probs=true", "report_to=wandb"])
-    assert not conversion.left
-    found = spec(conversion)
-    assert found["algorithm"] == {"preset": "dpo", "dpoBeta": 0.1}
-    assert (found["data"]["promptsPerStep"], found["data"]["maxResponseTokens"]) == (16, 2048)
-    assert (found["training"]["steps"], found["checkpoint"]["everySteps"]) == (100, 50)
-    assert not validate(rendered(conversion, "test"), "test").problems
-    others = ["loss_type=ipo", "label_smoothing=0.1", "eval_strategy=steps", "sync_ref_model=true"]
-    left = conversion_of(str(file), others).left
-    assert left.keys() == {each.partition("=")[0] for each in others}
-    assert "lossFrom" not in left["loss_type"]  # preset dpo refuses it
-
-
 @pytest.mark.parametrize("table", [VERL, TRL, TRL_DPO], ids=["verl", "trl", "dpo"])
 def test_a_table_names_fields_that_exist_and_each_setting_once(table: Any) -> None:
     keys = [row.key for row in table.rows]
     assert len(keys) == len(set(keys))
     conversion = Conversion({}, fields={row.field: "x" for row in table.rows})
     assert rendered(conversion, "test")  # an unknown field has no default, and raises
-
-
-def test_trl_names_only_settings_of_its_configuration() -> None:
-    import dataclasses
-
-    from trl import DPOConfig, GRPOConfig
-
-    of_scripts = {"model_name_or_path", "model_revision", "trust_remote_code", "attn_implementation", "dataset_name"}
-    grpo, dpo = ({field.name for field in dataclasses.fields(each)} for each in (GRPOConfig, DPOConfig))
-    assert {row.key for row in TRL.rows} <= grpo | of_scripts
-    assert {row.key for row in TRL_DPO.rows} <= dpo | of_scripts
-    assert {each for each in OF_DPO if each not in dpo or each in grpo} == set()
-
-
-@pytest.mark.parametrize("source", ["no-such-file.yaml", "x=1"])
-def test_a_source_without_settings_is_an_error(source: str) -> None:
-    with pytest.raises(JobError, match=r"cannot be read|has no settings"):
-        conversion_of(source, [])
 
 
 def test_an_experiment_s_name_becomes_an_object_s_name() -> None:
