@@ -20,10 +20,11 @@ def test_the_page_has_means_of_the_steps_that_count_and_keeps_what_was_written_b
         "peaks": {"update": 3 * GIB, "sync": None}, "metrics": {}, "error": "",
     }  # fmt: skip
     adapter = {**run, "item": "ours2:0.5B:512:model.lora.rank=8", "metrics": {names.SYNC_BYTES: 2e9 / 3}}
+    short = {**run, "item": "trl:0.5B:2048", "steps": [slow, steps[0]]}
     failed = {**run, "item": "trl:0.5B:512", "steps": [slow], "error": "exit code 1"}
     found = {
         "card": "NVIDIA H200", "commit": "abc", "date": "2026-11-28", "packages": "torch 2",
-        "runs": [run, adapter, failed], "copy_bytes_per_second": 2e12,
+        "runs": [run, adapter, short, failed], "copy_bytes_per_second": 2e12,
     }  # fmt: skip
     results = tmp_path / "gpu"
     results.mkdir()
@@ -35,6 +36,7 @@ def test_the_page_has_means_of_the_steps_that_count_and_keeps_what_was_written_b
     row = "| 10,000 | 8.00 | 5.00 (4.00 to 6.00) | 2.00 | 1.000 | 0.033 | 0.00 | 12.1% | update 3 | 42 |"
     assert f"| `ours2:0.5B:512` {row}" in page
     assert "| 0.031 | 0.00 | 8.1% |" in page  # a third of the bytes; frozen weights have no gradients
+    assert "| `trl:0.5B:2048` | 10,000 | 8.00 | 4.00 (4.00 to 4.00) |" in page  # of two steps the first does not count
     assert "| `trl:0.5B:512` | failed |" in page
     assert page.endswith("<!-- by hand -->\n## What is reached\n")
     assert (tmp_path / "gpu.png").exists()

@@ -7,6 +7,7 @@ import pytest
 
 from bench.learning import __main__, campaign
 from bench.learning.results import append, read
+from bench.learning.stop import Stop
 from bench.learning.training import RunFailed
 from tests.bench.learning_result import RESULT
 
@@ -58,3 +59,12 @@ def test_what_an_older_commit_measured_is_left_out_if_only_the_unmeasured_is_ask
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     play(lambda *_: pytest.fail("seed 1 ran"), monkeypatch)
     assert [(each.seed, each.commit) for each in read(tmp_path / "learning.jsonl")][2:] == [(0, "c1"), (2, "c1")]
+
+
+@pytest.mark.parametrize(("parallel", "each"), [(1, 0), (4, 4), (11, 2), (16, 1), (40, 1)])
+def test_runs_side_by_side_use_every_core(monkeypatch, parallel, each):
+    """One run alone is not bound to any."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
+    places = [slot.cores for slot in campaign.slots(parallel, Stop())]
+    assert {len(cores) for cores in places} == {each}
+    assert parallel == 1 or {core for cores in places for core in cores} == set(range(16))
